@@ -1,7 +1,7 @@
 //! Coverage-guided driver of the `archive` target of `cenote-fuzz`.
 #![no_main]
 
-use cenote_fuzz::Target;
+use cenote_fuzz::FuzzTarget;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| Target::Archive.run(data));
+fuzz_target!(|data: &[u8]| FuzzTarget::Archive.run(data));

@@ -17,7 +17,7 @@
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
 use crate::sample::key;
-use crate::table::{self, Model};
+use crate::table::{self, TableModel};
 use cenote::{AtRest, OpenOptions, Pool, PoolMode, PoolOptions, Store};
 use std::path::Path;
 
@@ -117,7 +117,7 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let dir = round.dir.join("store");
     prepare(&dir, mode, at_rest)?;
     let seed = round.seed;
-    let mut model = Model::default();
+    let mut model = TableModel::default();
     let target = round.dir.join("backup");
     let backs_up = round.below(2) == 0;
     for kill in 0..KILLS {
@@ -162,7 +162,7 @@ fn judge_backup(round: &mut Round<'_>, target: &Path, step: u64) -> Outcome {
         }
     }
     if target.exists() {
-        judge(target, round.seed, &mut Model::default(), 0..=step, true)?;
+        judge(target, round.seed, &mut TableModel::default(), 0..=step, true)?;
         std::fs::remove_dir_all(target)?;
         round.counts.add("backups", 1);
     }
@@ -173,7 +173,7 @@ fn judge_backup(round: &mut Round<'_>, target: &Path, step: u64) -> Outcome {
 pub(crate) fn judge(
     dir: &Path,
     seed: u64,
-    model: &mut Model,
+    model: &mut TableModel,
     steps: std::ops::RangeInclusive<u64>,
     closes: bool,
 ) -> Outcome {

@@ -21,7 +21,7 @@ mod round;
 mod sample;
 mod table;
 
-use round::{Harness, Plan};
+use round::{Harness, RoundPlan};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == child::ROLE => child::play(rest, &ROLES),
         Some((name, rest)) => match HARNESSES.iter().find(|(known, ..)| known == name) {
             None => usage(&format!("there is no harness {name:?}")),
-            Some((name, harness, _)) => match Plan::parse(rest) {
+            Some((name, harness, _)) => match RoundPlan::parse(rest) {
                 Ok(plan) => round::run(name, *harness, &plan),
                 Err(problem) => usage(&problem),
             },

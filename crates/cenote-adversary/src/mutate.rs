@@ -49,7 +49,7 @@ const CHANGING: [&str; 9] = [
 
 /// Where a mutation is, by file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum MutationPlace {
     Superblock,
     Catalog,
     /// Headers in the files of puddles and primaries.
@@ -62,7 +62,7 @@ enum Place {
     Sealed,
 }
 
-impl Place {
+impl MutationPlace {
     const ALL: [Self; 10] = [
         Self::Superblock,
         Self::Catalog,
@@ -77,7 +77,7 @@ impl Place {
     ];
 }
 
-impl Place {
+impl MutationPlace {
     /// Whether what is changed belongs to one pool or object.
     fn is_of_one(self) -> bool {
         matches!(self, Self::Puddle | Self::Sealed)
@@ -99,7 +99,7 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let before = recovered(round.dir, &template)?;
     let files = owners(&template.join("store"))?;
     for _ in 0..MUTATIONS[usize::from(round.thorough)] {
-        let place = Place::ALL[round.below(Place::ALL.len() as u64) as usize];
+        let place = MutationPlace::ALL[round.below(MutationPlace::ALL.len() as u64) as usize];
         round.counts.add("mutations", 1);
         let work = copy(round.dir, &template)?;
         let scene = Scene { dir: round.dir, work, before: &before, files: &files };
@@ -192,15 +192,17 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     /// Changes something in a place. The owner of what was changed; `None`: there is nothing.
-    fn mutate(&self, input: &mut Input<'_>, place: Place) -> Outcome<Option<String>> {
+    fn mutate(&self, input: &mut Input<'_>, place: MutationPlace) -> Outcome<Option<String>> {
         let store = self.work.join("store");
         let of = |names: &[&str]| names.iter().map(|name| store.join(name)).collect::<Vec<_>>();
         let files = match place {
-            Place::Superblock => of(&["superblock"]),
-            Place::Catalog => of(&["catalog.0", "catalog.1"]),
-            Place::Journal => of(&["journal", "journal.pools"]),
-            Place::Puddle | Place::Log => self.puddles(place == Place::Log)?,
-            Place::Sealed => {
+            MutationPlace::Superblock => of(&["superblock"]),
+            MutationPlace::Catalog => of(&["catalog.0", "catalog.1"]),
+            MutationPlace::Journal => of(&["journal", "journal.pools"]),
+            MutationPlace::Puddle | MutationPlace::Log => {
+                self.puddles(place == MutationPlace::Log)?
+            }
+            MutationPlace::Sealed => {
                 let of = |part: &&str| self.files.iter().find(|(_, owner)| *owner == *part);
                 PROTECTED
                     .iter()
@@ -208,10 +210,10 @@ impl Scene<'_> {
                     .map(|(name, _)| store.join("puddles").join(name))
                     .collect()
             }
-            Place::Archive => {
+            MutationPlace::Archive => {
                 vec![self.work.join("direct.archive"), self.work.join("sealed.archive")]
             }
-            Place::Snapshot => vec![self.work.join("snapshot")],
+            MutationPlace::Snapshot => vec![self.work.join("snapshot")],
         };
         let files: Vec<PathBuf> = files.into_iter().filter(|file| file.exists()).collect();
         if files.is_empty() {
@@ -219,7 +221,7 @@ impl Scene<'_> {
         }
         let chosen = input.below(files.len());
         // Catalogs are two, and one is enough: both are changed, mostly.
-        let both = place == Place::Catalog && !input.one_in(4);
+        let both = place == MutationPlace::Catalog && !input.one_in(4);
         for (number, file) in files.iter().enumerate() {
             if number != chosen && !both {
                 continue;
@@ -257,8 +259,8 @@ impl Scene<'_> {
     }
 
     /// Lets everything open it. What came of it.
-    fn judge(&self, place: Place, touched: &str) -> Outcome<&'static str> {
-        if matches!(place, Place::Archive | Place::Snapshot) {
+    fn judge(&self, place: MutationPlace, touched: &str) -> Outcome<&'static str> {
+        if matches!(place, MutationPlace::Archive | MutationPlace::Snapshot) {
             return self.judge_archived(place, touched);
         }
         for line in LOOKING {
@@ -277,7 +279,12 @@ impl Scene<'_> {
     }
 
     /// The digest, which must have what was not touched.
-    fn digest(&self, access: Access, place: Place, touched: &str) -> Outcome<Option<Digest>> {
+    fn digest(
+        &self,
+        access: Access,
+        place: MutationPlace,
+        touched: &str,
+    ) -> Outcome<Option<Digest>> {
         let digest = match sample::digest_by_child(self.dir, &self.work.join("store"), access)? {
             Ok(digest) => digest,
             Err(ended) => {
@@ -303,9 +310,9 @@ impl Scene<'_> {
     }
 
     /// Takes a changed archive or snapshot in.
-    fn judge_archived(&self, place: Place, touched: &str) -> Outcome<&'static str> {
+    fn judge_archived(&self, place: MutationPlace, touched: &str) -> Outcome<&'static str> {
         let lines = match place {
-            Place::Archive => [
+            MutationPlace::Archive => [
                 format!("import {{s}} {{d}}/{touched} --dry-run"),
                 format!("import {{s}} {{d}}/{touched} --as copy"),
             ],
@@ -315,7 +322,8 @@ impl Scene<'_> {
         for line in lines {
             taken = self.command(&line)?.code == Some(0);
         }
-        let Some(mut digest) = self.digest(Access::ReadWrite, Place::Puddle, "copy")? else {
+        let Some(mut digest) = self.digest(Access::ReadWrite, MutationPlace::Puddle, "copy")?
+        else {
             return found("the store is refused after an import");
         };
         digest.parts.retain(|name, _| !name.ends_with(" copy"));
@@ -345,20 +353,20 @@ fn typed(ended: &Ended) -> Outcome {
 }
 
 /// One change under a right checksum; now and then one that is not.
-fn change(input: &mut Input<'_>, place: Place, bytes: &mut Vec<u8>) {
+fn change(input: &mut Input<'_>, place: MutationPlace, bytes: &mut Vec<u8>) {
     if input.one_in(16) {
         let reach = bytes.len().min(8192);
         return input.spoil(&mut bytes[..reach]);
     }
     match place {
-        Place::Sealed => {
+        MutationPlace::Sealed => {
             let page = input.below(bytes.len() / 4096) * 4096;
             input.spoil(&mut bytes[page..page + 4096]);
         }
-        Place::Catalog => forge::catalog(input, bytes),
-        Place::Journal if !input.one_in(4) => drop(forge::journal(input, bytes)),
-        Place::Log if !input.one_in(3) => forge::log(input, bytes),
-        Place::Archive => {
+        MutationPlace::Catalog => forge::catalog(input, bytes),
+        MutationPlace::Journal if !input.one_in(4) => drop(forge::journal(input, bytes)),
+        MutationPlace::Log if !input.one_in(3) => forge::log(input, bytes),
+        MutationPlace::Archive => {
             if let Some(changed) = forge::archive(input, bytes) {
                 *bytes = changed;
             }

@@ -16,7 +16,7 @@ use crate::child::{self, Child};
 use crate::kill;
 use crate::round::{Outcome, Round, Trouble, found, require};
 use crate::sample;
-use crate::table::Model;
+use crate::table::TableModel;
 use cenote::{AtRest, OpenOptions, PoolMode};
 use cenote_fuzz::Random;
 use cenote_layout::header::{read, seal};
@@ -213,7 +213,7 @@ fn stores(seed: u64, step: u64) -> Vec<(usize, usize, u64)> {
 
 /// What a round is about, and its model.
 pub(crate) enum Subject {
-    Pools(Model),
+    Pools(TableModel),
     Objects { step: u64, contents: [Vec<u8>; 2] },
 }
 
@@ -225,7 +225,7 @@ impl Subject {
             0 => {
                 let at_rest = kinds[round.below(kinds.len() as u64) as usize];
                 kill::prepare(store, PoolMode::Shadowed, at_rest)?;
-                Ok(Self::Pools(Model::default()))
+                Ok(Self::Pools(TableModel::default()))
             }
             _ => Self::objects(store),
         }

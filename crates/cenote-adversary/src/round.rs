@@ -90,14 +90,14 @@ impl fmt::Display for Counts {
 
 /// How long a run goes on: for so many rounds, or so many seconds.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RoundPlan {
     seed: u64,
     rounds: Option<u64>,
     seconds: Option<u64>,
     thorough: bool,
 }
 
-impl Plan {
+impl RoundPlan {
     /// From the arguments. Without a seed, another one every time; without a limit, one round.
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
         let now =
@@ -132,7 +132,7 @@ impl Plan {
 }
 
 /// Runs rounds as planned. Says how it went in one line, or two if something was found.
-pub(crate) fn run(name: &str, harness: Harness, plan: &Plan) -> ExitCode {
+pub(crate) fn run(name: &str, harness: Harness, plan: &RoundPlan) -> ExitCode {
     let start = Instant::now();
     let mut counts = Counts::default();
     let mut rounds = 0;

@@ -18,14 +18,14 @@ const KEYS: u64 = 60;
 #[persist(name = "adversary::Table")]
 struct Table {
     step: u64,
-    buckets: [Option<Ptr<Entry>>; BUCKETS],
+    buckets: [Option<Ptr<TableEntry>>; BUCKETS],
 }
 
 #[derive(Persist)]
 #[persist(name = "adversary::Entry")]
-struct Entry {
+struct TableEntry {
     key: u64,
-    next: Option<Ptr<Entry>>,
+    next: Option<Ptr<TableEntry>>,
     value: persistent::Vec<u8>,
 }
 
@@ -93,12 +93,12 @@ fn sum(bytes: &[u8]) -> u64 {
 
 /// Key to the step that put the value, and its length.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model {
+pub(crate) struct TableModel {
     pub(crate) step: u64,
     values: BTreeMap<u64, (u64, usize)>,
 }
 
-impl Model {
+impl TableModel {
     /// Goes on to a step.
     pub(crate) fn advance(&mut self, seed: u64, to: u64) {
         while self.step < to {
@@ -180,7 +180,7 @@ fn body(tx: &mut Tx<'_>, pools: [&Pool; 2], seed: u64, step: u64) -> Result<()> 
     tx.set(index, field!(Index, step), step + 1)
 }
 
-type Link = Option<Ptr<Entry>>;
+type Link = Option<Ptr<TableEntry>>;
 
 /// The entry before that of a key, and the key's own.
 fn find(tx: &Tx<'_>, table: Ptr<Table>, key: u64) -> Result<(Link, Link)> {
@@ -199,7 +199,7 @@ fn remove(tx: &mut Tx<'_>, table: Ptr<Table>, key: u64) -> Result<()> {
     let (before, Some(entry)) = find(tx, table, key)? else { return Ok(()) };
     let (next, value) = (tx.get(entry)?.next, tx.get(entry)?.value);
     match before {
-        Some(before) => tx.set(before, field!(Entry, next), next)?,
+        Some(before) => tx.set(before, field!(TableEntry, next), next)?,
         None => tx.get_mut(table)?.buckets[key as usize % BUCKETS] = next,
     }
     value.destroy(tx)?;
@@ -220,7 +220,7 @@ fn put(tx: &mut Tx<'_>, table: Ptr<Table>, key: u64, bytes: &[u8], in_place: boo
     let value = persistent::Vec::new_beside(tx, table)?;
     value.extend_from_slice(tx, bytes)?;
     let next = tx.get(table)?.buckets[key as usize % BUCKETS];
-    let entry = tx.alloc_beside(table, Entry { key, next, value })?;
+    let entry = tx.alloc_beside(table, TableEntry { key, next, value })?;
     tx.get_mut(table)?.buckets[key as usize % BUCKETS] = Some(entry);
     Ok(())
 }
@@ -276,7 +276,7 @@ fn link(
 }
 
 /// Compares both structures, byte by byte, with a model of the same step.
-pub(crate) fn compare(pools: [&Pool; 2], seed: u64, model: &Model) -> Outcome {
+pub(crate) fn compare(pools: [&Pool; 2], seed: u64, model: &TableModel) -> Outcome {
     let (table_view, index_view) = (pools[0].read()?, pools[1].read()?);
     let (table, index) = (table_view.root::<Table>()?, index_view.root::<Index>()?);
     let (Some(table), Some(index)) = (table, index) else { return found("a root is missing") };

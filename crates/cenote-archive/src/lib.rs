@@ -43,5 +43,5 @@ pub use cenote_layout::archive::{Codec, LeftEntry, PoolEntry, PuddleEntry, Total
 pub use codec::is_built as codec_is_built;
 pub use error::ArchiveError;
 pub use manifest::Manifest;
-pub use reader::{ArchiveReader, Chunk, Step};
+pub use reader::{ArchiveReader, ArchiveStep, Chunk};
 pub use writer::ArchiveWriter;

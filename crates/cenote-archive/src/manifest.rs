@@ -4,7 +4,7 @@
 use crate::error::ArchiveError;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::archive::{Entry, LeftEntry, PoolEntry, PuddleEntry};
+use cenote_layout::archive::{ArchiveEntry, LeftEntry, PoolEntry, PuddleEntry};
 use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX, PoolMode};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
@@ -67,14 +67,14 @@ impl Manifest {
     }
 
     /// All entries, in the order in which an archive has them.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = ArchiveEntry> + '_ {
         let pools = self.pools.iter().cloned().map(|pool| match self.torn.contains(&pool.id) {
-            true => Entry::TornPool(pool),
-            false => Entry::Pool(pool),
+            true => ArchiveEntry::TornPool(pool),
+            false => ArchiveEntry::Pool(pool),
         });
-        let puddles = self.puddles.iter().copied().map(Entry::Puddle);
-        let types = self.types.iter().cloned().map(Entry::Type);
-        pools.chain(puddles).chain(types).chain(self.left.iter().cloned().map(Entry::Left))
+        let puddles = self.puddles.iter().copied().map(ArchiveEntry::Puddle);
+        let types = self.types.iter().cloned().map(ArchiveEntry::Type);
+        pools.chain(puddles).chain(types).chain(self.left.iter().cloned().map(ArchiveEntry::Left))
     }
 
     /// Checks that everything in it can be, and fits together.

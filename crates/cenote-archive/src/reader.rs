@@ -13,7 +13,7 @@ use crate::codec::Packer;
 use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN,
+    ArchiveEntry, ArchiveHeader, CHUNK_LEN_MAX, Codec, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN,
     MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader, SectionKind, Totals, is_chunk, section_sum,
 };
 use cenote_layout::header::read;
@@ -34,7 +34,7 @@ pub struct Chunk<'a> {
 
 /// What comes next in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum ArchiveStep<'a> {
     /// Bytes of a puddle.
     Chunk(Chunk<'a>),
     /// A section of a later release, which says itself that it can be left out. There may be any
@@ -55,7 +55,7 @@ pub struct ArchiveReader<R: Read> {
     packer: Packer,
     payload: Vec<u8>,
     unpacked: Vec<u8>,
-    place: Place,
+    place: ChunkPlace,
     manifest: Manifest,
     ended: bool,
 }
@@ -100,7 +100,7 @@ impl<R: Read> ArchiveReader<R> {
             packer: Packer::new(codec)?,
             payload: Vec::new(),
             unpacked: Vec::new(),
-            place: Place::new(&manifest),
+            place: ChunkPlace::new(&manifest),
             manifest,
             ended: false,
         };
@@ -161,24 +161,25 @@ impl<R: Read> ArchiveReader<R> {
                         "the manifest has fewer entries than the header says",
                     ));
                 }
-                let Ok((entry, [])) = postcard::take_from_bytes::<Entry>(&self.payload) else {
+                let Ok((entry, [])) = postcard::take_from_bytes::<ArchiveEntry>(&self.payload)
+                else {
                     return Err(order(start, "no entry of a manifest"));
                 };
                 match (kind, entry) {
-                    (0, Entry::Pool(pool)) => self.manifest.pools.push(pool),
-                    (0, Entry::TornPool(pool)) => {
+                    (0, ArchiveEntry::Pool(pool)) => self.manifest.pools.push(pool),
+                    (0, ArchiveEntry::TornPool(pool)) => {
                         self.manifest.torn.insert(pool.id);
                         self.manifest.pools.push(pool);
                     }
-                    (1, Entry::Puddle(puddle)) => self.manifest.puddles.push(puddle),
-                    (2, Entry::Type(record)) => {
+                    (1, ArchiveEntry::Puddle(puddle)) => self.manifest.puddles.push(puddle),
+                    (2, ArchiveEntry::Type(record)) => {
                         // Before it is kept: one that passes is no larger than its bytes allow.
                         record.check().map_err(|error| {
                             ArchiveError::manifest(format!("type {}", record.id), error.to_string())
                         })?;
                         self.manifest.types.push(record);
                     }
-                    (3, Entry::Left(entry)) => self.manifest.left.push(entry),
+                    (3, ArchiveEntry::Left(entry)) => self.manifest.left.push(entry),
                     _ => return Err(order(start, "entries of the manifest are out of order")),
                 }
             }
@@ -192,7 +193,7 @@ impl<R: Read> ArchiveReader<R> {
             let detail = "the header and the pools disagree about which of them may be torn";
             return Err(ArchiveError::manifest("pools", detail));
         }
-        self.place = Place::new(&self.manifest);
+        self.place = ChunkPlace::new(&self.manifest);
         Ok(())
     }
 
@@ -216,11 +217,11 @@ impl<R: Read> ArchiveReader<R> {
     ///
     /// # Errors
     /// As [`ArchiveReader::next_chunk`].
-    pub fn step(&mut self) -> Result<Step<'_>, ArchiveError> {
+    pub fn step(&mut self) -> Result<ArchiveStep<'_>, ArchiveError> {
         Ok(match self.next_section()? {
-            Next::Chunk(start, section) => Step::Chunk(self.unpacked(start, &section)?),
-            Next::Skipped => Step::Skipped,
-            Next::End => Step::End,
+            Next::Chunk(start, section) => ArchiveStep::Chunk(self.unpacked(start, &section)?),
+            Next::Skipped => ArchiveStep::Skipped,
+            Next::End => ArchiveStep::End,
         })
     }
 
@@ -369,14 +370,14 @@ fn read_full(input: &mut impl Read, buf: &mut [u8]) -> (usize, Option<io::Error>
 /// Where the next chunk may lie. Chunks rise by puddle and by offset, so that none covers what
 /// another has.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ChunkPlace {
     /// From where to where, by puddle.
     extents: Vec<(u64, u64)>,
     puddle: u32,
     end: u64,
 }
 
-impl Place {
+impl ChunkPlace {
     pub(crate) fn new(manifest: &Manifest) -> Self {
         let extents = manifest.puddles.iter().map(|puddle| manifest.extent_of(puddle)).collect();
         Self { extents, puddle: 0, end: 0 }

@@ -6,7 +6,7 @@
 use crate::codec::Packer;
 use crate::error::ArchiveError;
 use crate::manifest::Manifest;
-use crate::reader::Place;
+use crate::reader::ChunkPlace;
 use cenote_layout::archive::{
     ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX,
     SECTION_MAGIC, SectionHeader, SectionKind, Totals, section_sum,
@@ -24,7 +24,7 @@ pub struct ArchiveWriter<W: Write> {
     codec: Codec,
     packer: Packer,
     packed: Vec<u8>,
-    place: Place,
+    place: ChunkPlace,
 }
 
 impl<W: Write> core::fmt::Debug for ArchiveWriter<W> {
@@ -73,7 +73,7 @@ impl<W: Write> ArchiveWriter<W> {
             codec,
             packer: Packer::new(codec)?,
             packed: Vec::new(),
-            place: Place::new(manifest),
+            place: ChunkPlace::new(manifest),
         };
         writer.write(&[header.as_bytes()])?;
         let mut manifest_len = 0;

@@ -2,8 +2,10 @@
 //! Each is a typed error.
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
-use cenote_archive::{ArchiveError, ArchiveReader, Codec, Manifest, Step};
-use cenote_layout::archive::{Entry, FLAG_SKIP, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SectionKind};
+use cenote_archive::{ArchiveError, ArchiveReader, ArchiveStep, Codec, Manifest};
+use cenote_layout::archive::{
+    ArchiveEntry, FLAG_SKIP, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SectionKind,
+};
 use cenote_layout::catalog::{AtRest, PoolMode};
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::{PoolId, Uuid};
@@ -77,10 +79,10 @@ fn sections_that_change_places_or_are_missing_or_there_twice_are_found() {
 fn forged(manifest: &Manifest) -> Vec<u8> {
     let mut parts = Parts::of(&whole());
     let template = parts.sections[0].0;
-    let entries = manifest.pools.iter().cloned().map(Entry::Pool);
-    let entries = entries.chain(manifest.puddles.iter().copied().map(Entry::Puddle));
-    let entries = entries.chain(manifest.types.iter().cloned().map(Entry::Type));
-    let entries = entries.chain(manifest.left.iter().cloned().map(Entry::Left));
+    let entries = manifest.pools.iter().cloned().map(ArchiveEntry::Pool);
+    let entries = entries.chain(manifest.puddles.iter().copied().map(ArchiveEntry::Puddle));
+    let entries = entries.chain(manifest.types.iter().cloned().map(ArchiveEntry::Type));
+    let entries = entries.chain(manifest.left.iter().cloned().map(ArchiveEntry::Left));
     let made = entries.map(|entry| {
         let payload = postcard::to_allocvec(&entry).expect("it can be encoded");
         let mut section = template;
@@ -215,7 +217,7 @@ fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
     let payload = |at_rest| {
         let mut pool = sealed.pools[1].clone();
         pool.at_rest = at_rest;
-        postcard::to_allocvec(&Entry::Pool(pool)).expect("it can be encoded")
+        postcard::to_allocvec(&ArchiveEntry::Pool(pool)).expect("it can be encoded")
     };
     let (some, other) = (payload(AtRest::Integrity), payload(AtRest::Authenticated));
     let differs: Vec<usize> = (0..some.len()).filter(|&at| some[at] != other[at]).collect();
@@ -393,8 +395,8 @@ fn sections_that_are_skipped_have_an_end_in_the_manifest_and_are_told_behind_it(
     let mut reader = ArchiveReader::open(bytes.as_slice()).expect("its manifest is whole");
     let mut skipped = 0;
     // Its end counts none of them, and is refused.
-    while let Ok(step @ (Step::Skipped | Step::Chunk(_))) = reader.step() {
-        skipped += u64::from(step == Step::Skipped);
+    while let Ok(step @ (ArchiveStep::Skipped | ArchiveStep::Chunk(_))) = reader.step() {
+        skipped += u64::from(step == ArchiveStep::Skipped);
     }
     assert_eq!(skipped, 1000, "the reader returns after each");
 }

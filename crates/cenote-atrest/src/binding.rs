@@ -31,7 +31,7 @@ pub fn of_object(store: Uuid, name: &str, data_len: u64) -> Digest {
 
 /// Where a puddle of a pool belongs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct BoundPuddle<'a> {
     /// The store.
     pub store: Uuid,
     /// The pool's number there.
@@ -48,7 +48,7 @@ pub struct Place<'a> {
 
 /// What a puddle is bound to.
 #[must_use]
-pub fn of_puddle(place: &Place<'_>) -> Digest {
+pub fn of_puddle(place: &BoundPuddle<'_>) -> Digest {
     let mut hash = Sha256::new();
     hash.update(b"CnPuddle");
     hash.update(place.store.0);
@@ -115,19 +115,20 @@ mod tests {
 
     #[test]
     fn whatever_differs_has_another_digest() {
-        let place = Place { store: Uuid([1; 16]), pool: 2, name: "p", index: 3, addr: 4, size: 5 };
+        let place =
+            BoundPuddle { store: Uuid([1; 16]), pool: 2, name: "p", index: 3, addr: 4, size: 5 };
         let all = [
             of_object(place.store, "p", 5),
             of_object(place.store, "p", 6),
             of_object(place.store, "q", 5),
             of_object(Uuid([2; 16]), "p", 5),
             of_puddle(&place),
-            of_puddle(&Place { store: Uuid([2; 16]), ..place }),
-            of_puddle(&Place { pool: 3, ..place }),
-            of_puddle(&Place { name: "q", ..place }),
-            of_puddle(&Place { index: 4, ..place }),
-            of_puddle(&Place { addr: 5, ..place }),
-            of_puddle(&Place { size: 6, ..place }),
+            of_puddle(&BoundPuddle { store: Uuid([2; 16]), ..place }),
+            of_puddle(&BoundPuddle { pool: 3, ..place }),
+            of_puddle(&BoundPuddle { name: "q", ..place }),
+            of_puddle(&BoundPuddle { index: 4, ..place }),
+            of_puddle(&BoundPuddle { addr: 5, ..place }),
+            of_puddle(&BoundPuddle { size: 6, ..place }),
             members([(1, Some([1; 32]))]),
             members([(2, Some([1; 32]))]),
             members([(1, Some([2; 32]))]),

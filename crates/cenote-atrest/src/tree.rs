@@ -170,7 +170,7 @@ pub struct TreeChange {
     pub nodes: Vec<NodeWrite>,
 }
 
-struct State {
+struct TreeState {
     root: Digest,
     /// One higher with each commit.
     version: u64,
@@ -181,7 +181,7 @@ struct State {
 pub struct Tree {
     object: Uuid,
     shape: TreeShape,
-    state: RwLock<State>,
+    state: RwLock<TreeState>,
 }
 
 impl core::fmt::Debug for Tree {
@@ -194,7 +194,7 @@ impl Tree {
     /// The tree with this root; nothing is read before it is needed.
     #[must_use]
     pub fn new(object: Uuid, shape: TreeShape, root: Digest) -> Self {
-        let state = State { root, version: 0, nodes: HashMap::new() };
+        let state = TreeState { root, version: 0, nodes: HashMap::new() };
         Self { object, shape, state: RwLock::new(state) }
     }
 
@@ -218,11 +218,11 @@ impl Tree {
         state.nodes.shrink_to_fit();
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn read(&self) -> RwLockReadGuard<'_, TreeState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn write(&self) -> RwLockWriteGuard<'_, TreeState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 

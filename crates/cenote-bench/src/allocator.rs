@@ -81,15 +81,15 @@ impl std::error::Error for Fault {}
 
 /// A block with the stamp that is in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct StampedBlock {
     block: NonNull<u8>,
     stamp: u64,
 }
 
 // SAFETY: an address and a number; using the address takes its own `unsafe`.
-unsafe impl Send for Held {}
+unsafe impl Send for StampedBlock {}
 
-impl Held {
+impl StampedBlock {
     /// Bytes that were asked for.
     #[inline(always)]
     #[must_use]
@@ -165,12 +165,12 @@ pub fn take<A: Allocator>(
     allocator: &A,
     size: usize,
     numbers: &mut Numbers,
-) -> Result<Held, Fault> {
+) -> Result<StampedBlock, Fault> {
     debug_assert!((SIZE_MIN..SIZE_END).contains(&size));
     let Some(block) = NonNull::new(allocator.alloc(size)) else {
         return Err(Fault::OutOfMemory(size));
     };
-    let held = Held { block, stamp: numbers.stamp(size) };
+    let held = StampedBlock { block, stamp: numbers.stamp(size) };
     let (first, last) = held.words();
     first.store(held.stamp, Ordering::Relaxed);
     last.store(held.stamp, Ordering::Relaxed);
@@ -184,7 +184,7 @@ pub fn take<A: Allocator>(
 /// The block is from [`take`] of the same allocator and is given back once.
 #[inline(always)]
 #[must_use]
-pub unsafe fn give<A: Allocator>(allocator: &A, held: Held) -> u64 {
+pub unsafe fn give<A: Allocator>(allocator: &A, held: StampedBlock) -> u64 {
     let (first, last) = held.words();
     let wrong =
         (first.load(Ordering::Relaxed) ^ held.stamp) | (last.load(Ordering::Relaxed) ^ held.stamp);
@@ -216,11 +216,11 @@ pub(crate) mod testing {
         pub(crate) refuses: Option<u64>,
         /// Blocks that there are; then there are no more.
         pub(crate) limit: Option<u64>,
-        pub(crate) state: Mutex<State>,
+        pub(crate) state: Mutex<ArenaState>,
     }
 
     #[derive(Debug, Default)]
-    pub(crate) struct State {
+    pub(crate) struct ArenaState {
         last: usize,
         taken: u64,
         freed: u64,

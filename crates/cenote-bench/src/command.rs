@@ -7,7 +7,7 @@ use crate::figures::{
 use crate::filter::Filter;
 use crate::place::Settings;
 use crate::report;
-use crate::runner::{self, Plan, Row};
+use crate::runner::{self, Row, RunPlan};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct Command {
     figures: Vec<&'static Figure>,
     json: Option<PathBuf>,
     settings: Settings,
-    plan: Plan,
+    plan: RunPlan,
     filter: Filter,
     list: bool,
     help: bool,
@@ -70,7 +70,7 @@ impl Command {
             figures: Vec::new(),
             json: None,
             settings: Settings::default(),
-            plan: Plan::FULL,
+            plan: RunPlan::FULL,
             filter: Filter::default(),
             list: false,
             help: false,
@@ -83,7 +83,7 @@ impl Command {
                 "--all" => command.figures = FIGURES.iter().collect(),
                 "--list" => command.list = true,
                 "--quick" => {
-                    command.plan = Plan::QUICK;
+                    command.plan = RunPlan::QUICK;
                     command.settings.quick = true;
                 }
                 "--row" => command.filter.row = Some(value()?),

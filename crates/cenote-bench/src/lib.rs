@@ -24,4 +24,4 @@ pub mod traced;
 pub use allocator::Allocator;
 pub use case::{Case, Failure, Sample, Stopwatch};
 pub use figures::{FIGURES, Figure};
-pub use place::Place;
+pub use place::BenchPlace;

@@ -139,7 +139,7 @@ pub fn level_of(settings: &Settings) -> Result<&'static str, Failure> {
 
 /// A store at one level, with one pool.
 #[derive(Debug)]
-pub struct Place {
+pub struct BenchPlace {
     /// The pool; closed before the store.
     pub pool: Pool,
     /// The store.
@@ -149,7 +149,7 @@ pub struct Place {
     _directory: tempfile::TempDir,
 }
 
-impl Place {
+impl BenchPlace {
     /// Makes and opens a store at this level.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Place {
     /// One store at each level.
     ///
     /// # Errors
-    /// As [`Place::open`].
+    /// As [`BenchPlace::open`].
     pub fn both(settings: &Settings) -> Result<[Rc<Self>; 2], Failure> {
         Ok([
             Rc::new(Self::open(settings, Durability::Process)?),

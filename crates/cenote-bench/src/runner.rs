@@ -12,14 +12,14 @@ use cenote_medium::counters::Counts;
 
 /// How long and how often.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     /// Runs of each case that count.
     pub runs: usize,
     /// Least length of a run, in milliseconds.
     pub run_ms: u64,
 }
 
-impl Plan {
+impl RunPlan {
     /// For numbers worth keeping.
     pub const FULL: Self = Self { runs: 9, run_ms: 60 };
     /// To see that everything runs.
@@ -118,7 +118,7 @@ impl PerOperation {
 pub fn measure(
     figure: &'static str,
     mut cases: Vec<Case>,
-    plan: Plan,
+    plan: RunPlan,
     mut done: impl FnMut(&[Row]),
 ) -> Result<Vec<Row>, Failure> {
     let mut names: Vec<(&'static str, u32)> = Vec::new();
@@ -141,7 +141,7 @@ pub fn measure(
 fn measure_row(
     figure: &'static str,
     group: &mut [&mut Case],
-    plan: Plan,
+    plan: RunPlan,
 ) -> Result<Vec<Row>, Failure> {
     let mut counts = Vec::with_capacity(group.len());
     for case in group.iter_mut() {
@@ -168,7 +168,7 @@ fn run(case: &mut Case, operations: u64) -> Result<Sample, Failure> {
 /// Warms up, and finds how many operations take as long as a run must. That a number is large
 /// enough is believed when it was three times, so that a thread that was kept waiting once does not
 /// make all runs short.
-fn calibrate(case: &mut Case, plan: Plan) -> Result<u64, Failure> {
+fn calibrate(case: &mut Case, plan: RunPlan) -> Result<u64, Failure> {
     let target = match case.length {
         Length::Planned => plan.run_ms as f64 * 1e6,
         Length::Milliseconds(ms) => ms as f64 * 1e6,
@@ -246,7 +246,7 @@ mod tests {
                 Ok(sample(operations, operations * 1_000_000))
             })
         };
-        let plan = Plan { runs: 5, run_ms: 20 };
+        let plan = RunPlan { runs: 5, run_ms: 20 };
         let rows =
             measure("figure", vec![case("a"), case("b")], plan, |_| {}).expect("both cases work");
         let order = order.borrow();
@@ -266,7 +266,7 @@ mod tests {
         let mut longest = 0;
         let mut case =
             Case::new("row", "a", "none", |operations| Ok(sample(operations, operations * 100)));
-        let operations = calibrate(&mut case, Plan { runs: 5, run_ms: 50 }).expect("it works");
+        let operations = calibrate(&mut case, RunPlan { runs: 5, run_ms: 50 }).expect("it works");
         longest = operations.max(longest);
         assert_eq!(longest, 500_000);
     }
@@ -280,7 +280,7 @@ mod tests {
             let waited = if calls % 3 == 1 { 1_000_000_000 } else { 0 };
             Ok(sample(operations, operations * 100 + waited))
         });
-        let operations = calibrate(&mut case, Plan { runs: 5, run_ms: 50 }).expect("it works");
+        let operations = calibrate(&mut case, RunPlan { runs: 5, run_ms: 50 }).expect("it works");
         assert_eq!(operations, 500_000);
     }
 
@@ -294,7 +294,7 @@ mod tests {
             case.length = Length::Operations(1);
             case
         };
-        let rows = measure("figure", vec![case(1), case(2), case(1)], Plan::QUICK, |rows| {
+        let rows = measure("figure", vec![case(1), case(2), case(1)], RunPlan::QUICK, |rows| {
             groups.borrow_mut().push(rows.len());
         });
         assert_eq!(*groups.borrow(), [2, 1]);
@@ -316,7 +316,7 @@ mod tests {
                 Ok(sample(operations, 1))
             });
             (case.warms_itself, case.length) = (warms_itself, Length::Operations(80));
-            measure("figure", vec![case], Plan::QUICK, |_| {}).expect("it works");
+            measure("figure", vec![case], RunPlan::QUICK, |_| {}).expect("it works");
             let eighths = seen.borrow().iter().filter(|&&n| n == 10).count();
             assert_eq!(eighths, if warms_itself { 0 } else { 5 });
             seen.borrow_mut().clear();
@@ -326,7 +326,8 @@ mod tests {
     #[test]
     fn a_failure_names_its_case() {
         let case = Case::new("row", "a", "power", |_| Err("disk full".into()));
-        let error = measure("figure", vec![case], Plan::QUICK, |_| {}).expect_err("the case fails");
+        let error =
+            measure("figure", vec![case], RunPlan::QUICK, |_| {}).expect_err("the case fails");
         let text = error.to_string();
         assert!(
             text.contains("row") && text.contains("power") && text.contains("disk full"),

@@ -24,14 +24,14 @@ use core::marker::PhantomData;
 
 #[repr(C)]
 pub(crate) struct ForwardListHeader<T> {
-    first: Option<Ptr<Node<T>>>,
+    first: Option<Ptr<ForwardNode<T>>>,
     len: u64,
-    last: Option<Ptr<Node<T>>>,
+    last: Option<Ptr<ForwardNode<T>>>,
 }
 
 #[repr(C)]
-pub(crate) struct Node<T> {
-    next: Option<Ptr<Node<T>>>,
+pub(crate) struct ForwardNode<T> {
+    next: Option<Ptr<ForwardNode<T>>>,
     value: T,
 }
 
@@ -53,9 +53,16 @@ impl<T: Persist> Header for ForwardListHeader<T> {
 
 persist_block!(
     "cenote/ForwardListHeader",
-    ForwardListHeader<T> { first: Option<Ptr<Node<T>>>, len: u64, last: Option<Ptr<Node<T>>> }
+    ForwardListHeader<T> {
+        first: Option<Ptr<ForwardNode<T>>>,
+        len: u64,
+        last: Option<Ptr<ForwardNode<T>>>,
+    }
 );
-persist_block!("cenote/ForwardListNode", Node<T> { next: Option<Ptr<Node<T>>>, value: T });
+persist_block!(
+    "cenote/ForwardListNode",
+    ForwardNode<T> { next: Option<Ptr<ForwardNode<T>>>, value: T }
+);
 
 /// A singly linked list; see the [crate] for handles. The methods are named as those of
 /// [`std::collections::LinkedList`]; what would take a walk from the start (`pop_back`, say) is
@@ -349,15 +356,15 @@ impl<T: Persist> ForwardList<T> {
     unsafe fn insert_between(
         self,
         tx: &mut Tx<'_>,
-        before: Option<Ptr<Node<T>>>,
-        after: Option<Ptr<Node<T>>>,
+        before: Option<Ptr<ForwardNode<T>>>,
+        after: Option<Ptr<ForwardNode<T>>>,
         value: T,
-    ) -> Result<Ptr<Node<T>>> {
+    ) -> Result<Ptr<ForwardNode<T>>> {
         let header = self.header;
         // SAFETY: neighbours are live by contract.
         unsafe { touch_any(before) }.or_lost(tx)?;
         // SAFETY: the header is live by contract.
-        let node = unsafe { tx.alloc_near(header, Node { next: after, value })? };
+        let node = unsafe { tx.alloc_near(header, ForwardNode { next: after, value })? };
         // SAFETY: live blocks of a held pool by contract. The node is written, and everything else
         // logged, before the first link leads to it.
         unsafe {
@@ -393,8 +400,8 @@ impl<T: Persist> ForwardList<T> {
     unsafe fn remove_after(
         self,
         tx: &mut Tx<'_>,
-        before: Option<Ptr<Node<T>>>,
-        node: Ptr<Node<T>>,
+        before: Option<Ptr<ForwardNode<T>>>,
+        node: Ptr<ForwardNode<T>>,
     ) -> Result<T> {
         let header = self.header;
         // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until
@@ -431,7 +438,7 @@ impl<T: Persist> ForwardList<T> {
 /// # Safety
 /// A live node of a pool that the reader holds.
 #[inline]
-unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<&T> {
+unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<ForwardNode<T>>) -> Result<&T> {
     // SAFETY: live by contract; the reader is borrowed as long as the reference.
     unsafe { Ok(&node.follow().or_lost(reader)?.value) }
 }
@@ -440,7 +447,10 @@ unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<
 ///
 /// # Safety
 /// A live node of a pool that the transaction holds.
-unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
+unsafe fn value_mut<'t, T: Persist>(
+    tx: &'t mut Tx<'_>,
+    node: Ptr<ForwardNode<T>>,
+) -> Result<&'t mut T> {
     // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no
     // other one.
     unsafe {

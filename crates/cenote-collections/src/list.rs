@@ -24,15 +24,15 @@ pub use iter::{Iter, IterMut};
 
 #[repr(C)]
 pub(crate) struct ListHeader<T> {
-    first: Option<Ptr<Node<T>>>,
+    first: Option<Ptr<ListNode<T>>>,
     len: u64,
-    last: Option<Ptr<Node<T>>>,
+    last: Option<Ptr<ListNode<T>>>,
 }
 
 #[repr(C)]
-pub(crate) struct Node<T> {
-    next: Option<Ptr<Node<T>>>,
-    previous: Option<Ptr<Node<T>>>,
+pub(crate) struct ListNode<T> {
+    next: Option<Ptr<ListNode<T>>>,
+    previous: Option<Ptr<ListNode<T>>>,
     value: T,
 }
 
@@ -54,11 +54,11 @@ impl<T: Persist> Header for ListHeader<T> {
 
 persist_block!(
     "cenote/ListHeader",
-    ListHeader<T> { first: Option<Ptr<Node<T>>>, len: u64, last: Option<Ptr<Node<T>>> }
+    ListHeader<T> { first: Option<Ptr<ListNode<T>>>, len: u64, last: Option<Ptr<ListNode<T>>> }
 );
 persist_block!(
     "cenote/ListNode",
-    Node<T> { next: Option<Ptr<Node<T>>>, previous: Option<Ptr<Node<T>>>, value: T }
+    ListNode<T> { next: Option<Ptr<ListNode<T>>>, previous: Option<Ptr<ListNode<T>>>, value: T }
 );
 
 /// A doubly linked list; see [`std::collections::LinkedList`] for what the methods mean and the
@@ -440,15 +440,16 @@ impl<T: Persist> List<T> {
     unsafe fn insert_between(
         self,
         tx: &mut Tx<'_>,
-        before: Option<Ptr<Node<T>>>,
-        after: Option<Ptr<Node<T>>>,
+        before: Option<Ptr<ListNode<T>>>,
+        after: Option<Ptr<ListNode<T>>>,
         value: T,
     ) -> Result<()> {
         let header = self.header;
         // SAFETY: neighbours are live by contract.
         unsafe { touch_any(before).and_then(|()| touch_any(after)) }.or_lost(tx)?;
         // SAFETY: the header is live by contract.
-        let node = unsafe { tx.alloc_near(header, Node { next: after, previous: before, value })? };
+        let node =
+            unsafe { tx.alloc_near(header, ListNode { next: after, previous: before, value })? };
         // SAFETY: live blocks of a held pool by contract. The node is written, and everything else
         // logged, before the first link leads to it.
         unsafe {
@@ -503,7 +504,7 @@ impl<T: Persist> List<T> {
     /// # Safety
     /// The header is live and the transaction holds its pool; `node` is a node of the list.
     #[inline]
-    unsafe fn remove_node(self, tx: &mut Tx<'_>, node: Ptr<Node<T>>) -> Result<T> {
+    unsafe fn remove_node(self, tx: &mut Tx<'_>, node: Ptr<ListNode<T>>) -> Result<T> {
         let header = self.header;
         // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until
         // commit, and no link leads to the node after the writes.
@@ -545,14 +546,14 @@ impl<T: Persist> List<T> {
 }
 
 /// The nodes on both sides of a place in a list.
-type Neighbours<T> = (Option<Ptr<Node<T>>>, Option<Ptr<Node<T>>>);
+type Neighbours<T> = (Option<Ptr<ListNode<T>>>, Option<Ptr<ListNode<T>>>);
 
 /// The value of a node.
 ///
 /// # Safety
 /// A live node of a pool that the reader holds.
 #[inline]
-unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<&T> {
+unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<ListNode<T>>) -> Result<&T> {
     // SAFETY: live by contract; the reader is borrowed as long as the reference.
     unsafe { Ok(&node.follow().or_lost(reader)?.value) }
 }
@@ -561,7 +562,10 @@ unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<
 ///
 /// # Safety
 /// A live node of a pool that the transaction holds.
-unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
+unsafe fn value_mut<'t, T: Persist>(
+    tx: &'t mut Tx<'_>,
+    node: Ptr<ListNode<T>>,
+) -> Result<&'t mut T> {
     // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no
     // other one.
     unsafe {

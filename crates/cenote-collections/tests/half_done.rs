@@ -205,7 +205,7 @@ const MAPS: &[(&str, Operate)] = &[
 ];
 
 /// A store whose log and pool cannot grow any more, and how many lines a transaction's log has.
-struct Place {
+struct FullStore {
     store: Store,
     /// It is none while it is exported.
     pool: Option<Pool>,
@@ -223,7 +223,7 @@ fn store() -> Result<(Arc<SimMedium>, Store)> {
     Ok((sim, Store::open_on(medium, &options)?))
 }
 
-impl Place {
+impl FullStore {
     fn new() -> Result<Self> {
         let (sim, store) = store()?;
         let options = PoolOptions { puddle_size: 4 << 20, ..PoolOptions::default() };
@@ -306,7 +306,7 @@ struct Seen {
 
 /// Runs an operation with so much room, ignores its error, and commits. Whether there was room.
 fn run(
-    place: &mut Place,
+    place: &mut FullStore,
     (what, operate): (&str, Operate),
     scarce: Scarce,
     seen: &mut Seen,
@@ -347,14 +347,14 @@ fn run(
         seen.archived += 1;
     }
     if after != before {
-        *place = Place::new().expect("another");
+        *place = FullStore::new().expect("another");
     }
     false
 }
 
 fn every(operations: &[(&str, Operate)]) -> Seen {
     let mut seen = Seen::default();
-    let mut place = Place::new().expect("a store");
+    let mut place = FullStore::new().expect("a store");
     for &operation in operations {
         // Each step at first, and then some.
         let some = (0..place.lines).filter(|left| *left < 9 || left % 11 == 0);

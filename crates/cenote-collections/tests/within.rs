@@ -80,7 +80,7 @@ impl<T: Read, F: FnMut()> Read for Calls<T, F> {
 
 /// A store with two pools, of which the first is open and trimmed by itself.
 #[derive(Clone)]
-struct Place {
+struct TwoPoolStore {
     store: Store,
     pool: Pool,
     head: Ptr<Node>,
@@ -97,7 +97,7 @@ const NODES: u64 = 300;
 /// Keys that no map has yet.
 static NEXT: AtomicU64 = AtomicU64::new(1000);
 
-fn place(path: &std::path::Path) -> Place {
+fn place(path: &std::path::Path) -> TwoPoolStore {
     let store = Store::open(path).expect("a store");
     let fill = |pool: &Pool| {
         pool.write(|tx| -> cenote::Result<_> {
@@ -126,7 +126,7 @@ fn place(path: &std::path::Path) -> Place {
     let (head, map) = fill(&pool);
     let path = path.with_extension("copies");
     std::fs::create_dir(&path).expect("a directory");
-    Place { store, pool, head, map, trims: Arc::default(), stray, path }
+    TwoPoolStore { store, pool, head, map, trims: Arc::default(), stray, path }
 }
 
 fn sum(reader: &impl Reader, head: Ptr<Node>) -> u64 {
@@ -144,7 +144,7 @@ const WAIT: Duration = Duration::from_secs(4);
 
 const SUM: u64 = NODES * (NODES - 1) / 2;
 
-type Act = fn(&Place);
+type Act = fn(&TwoPoolStore);
 
 /// What is called. Whether it works is not asked here.
 const ACTS: [(&str, Act); 31] = [
@@ -225,7 +225,7 @@ const ACTS: [(&str, Act); 31] = [
     ("remove the other", |at| drop(at.store.remove_pool("other"))),
 ];
 
-type Within = fn(&Place, Act);
+type Within = fn(&TwoPoolStore, Act);
 
 /// Where from.
 const WITHIN: [(&str, Within); 15] = [
@@ -274,7 +274,7 @@ const WITHIN: [(&str, Within); 15] = [
         });
     }),
     ("a check", |at, act| {
-        let mut progress = |_: &cenote::Progress| {
+        let mut progress = |_: &cenote::TraceProgress| {
             act(at);
             ControlFlow::Continue(())
         };
@@ -370,7 +370,7 @@ const WITHIN: [(&str, Within); 15] = [
 struct Filtered(u64);
 
 /// Runs `work`, in which a filter calls `act`.
-fn filtered(at: &Place, act: Act, work: impl FnOnce(&Place)) {
+fn filtered(at: &TwoPoolStore, act: Act, work: impl FnOnce(&TwoPoolStore)) {
     cenote::filter::register::<Filtered>(|_, _| call()).expect("registered");
     if at.pool.named_root::<Filtered>("filtered").expect("a pool").is_none() {
         let made = at.pool.write(|tx| -> cenote::Result<()> {
@@ -386,7 +386,7 @@ fn filtered(at: &Place, act: Act, work: impl FnOnce(&Place)) {
 }
 
 /// Runs `work`, in which methods of keys call `act`.
-fn from_keys(at: &Place, act: Act, work: impl FnOnce()) {
+fn from_keys(at: &TwoPoolStore, act: Act, work: impl FnOnce()) {
     let (place, calls) = (at.clone(), std::cell::Cell::new(0u32));
     let called: Box<dyn Fn()> = Box::new(move || {
         calls.set(calls.get() + 1);
@@ -401,7 +401,7 @@ fn from_keys(at: &Place, act: Act, work: impl FnOnce()) {
 }
 
 /// What holds after each act.
-fn is_whole(at: &Place) {
+fn is_whole(at: &TwoPoolStore) {
     let view = at.pool.read().expect("a view");
     assert_eq!(sum(&view, at.head), SUM);
     for key in at.map.keys(&view).expect("keys").copied().collect::<Vec<_>>() {
@@ -432,7 +432,7 @@ fn callers_code_may_call_any_operation_when_it_is_called() {
             }
             at.pool.collect().expect("collected");
             assert_sound(&at.pool);
-            let Place { store, pool, path, .. } = at;
+            let TwoPoolStore { store, pool, path, .. } = at;
             std::fs::remove_dir_all(path).expect("removed");
             drop(pool);
             // A thread that trimmed ends soon after it was left.

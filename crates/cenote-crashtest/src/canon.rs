@@ -56,7 +56,7 @@ use cenote_layout::heap::{
 };
 use cenote_layout::log::{
     CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX,
-    EntryHeader, Kind, LAST_BASE, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal,
+    EntryHeader, EntryKind, LAST_BASE, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal,
     SequenceRange, Stage, TailWord, entry_seed, entry_size, epoch_from_word,
 };
 use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry};
@@ -104,15 +104,15 @@ pub(crate) struct PuddleAt {
     pub(crate) role: Option<Role>,
     pub(crate) body: u64,
     /// Of a heap puddle.
-    pub(crate) parts: Parts,
+    pub(crate) parts: HeapParts,
 }
 
 /// Where in a heap puddle lies what recovery does not look at, or not always: offsets in the
 /// puddle.
-fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts> {
+fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<HeapParts> {
     let g = HeapGeometry::new(size, root)?;
     let line = size_of::<Descriptor>() as u64;
-    let mut parts = Parts { descriptors: g.descriptors..g.tiny, ..Parts::default() };
+    let mut parts = HeapParts { descriptors: g.descriptors..g.tiny, ..HeapParts::default() };
     parts.marks.push(g.marks..g.hints);
     parts.session.push(g.hints..g.roots);
     if root {
@@ -142,7 +142,7 @@ fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts>
 
 /// Parts of a heap puddle; see [`heap_parts`].
 #[derive(Default)]
-pub(crate) struct Parts {
+pub(crate) struct HeapParts {
     pub(crate) descriptors: Range<u64>,
     /// Allocation marks.
     pub(crate) marks: Vec<Range<u64>>,
@@ -168,7 +168,7 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
                 is_logged |= header.index == 0 && has_logged_heap(image, name, len);
                 heap_parts(image, name, len, header.index == 0).unwrap_or_default()
             }
-            _ => Parts::default(),
+            _ => HeapParts::default(),
         };
         out.push(PuddleAt {
             name: Arc::clone(name),
@@ -181,7 +181,7 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
     });
     if is_logged {
         // Every byte counts. All pools of an image have the same kind.
-        out.iter_mut().for_each(|puddle| puddle.parts = Parts::default());
+        out.iter_mut().for_each(|puddle| puddle.parts = HeapParts::default());
     }
     out
 }
@@ -194,7 +194,7 @@ fn has_logged_heap(image: &Image, name: &str, len: u64) -> bool {
 
 /// A whole entry of the transaction that a log's range is about.
 pub(crate) struct EntryAt {
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     pub(crate) addr: u64,
     pub(crate) size: u32,
     pub(crate) data: Vec<u8>,
@@ -206,8 +206,8 @@ impl EntryAt {
         let word =
             |at: usize| Some(u64::from_le_bytes(self.data.get(at..at + 8)?.try_into().ok()?));
         match self.kind {
-            Kind::Allocation => Some((word(0)?, word(8)?)),
-            Kind::ClearBitsOnCommit => Some((self.addr, word(0)?)),
+            EntryKind::Allocation => Some((word(0)?, word(8)?)),
+            EntryKind::ClearBitsOnCommit => Some((self.addr, word(0)?)),
             _ => None,
         }
     }
@@ -239,9 +239,14 @@ fn bytes_of(image: &Image, puddle: &PuddleAt) -> Vec<u8> {
 }
 
 /// The entry at `at`, if it is whole: header, data.
-fn whole(bytes: &[u8], at: usize, end: usize, seed: u64) -> Option<(EntryHeader, Kind, &[u8])> {
+fn whole(
+    bytes: &[u8],
+    at: usize,
+    end: usize,
+    seed: u64,
+) -> Option<(EntryHeader, EntryKind, &[u8])> {
     let (header, _) = EntryHeader::read_from_prefix(bytes.get(at..end)?).ok()?;
-    let kind = Kind::from_u8(header.kind)?;
+    let kind = EntryKind::from_u8(header.kind)?;
     let len = kind.data_len(header.size) as usize;
     let start = at + ENTRY_HEADER_SIZE as usize;
     let data = bytes.get(start..end)?.get(..len)?;
@@ -383,15 +388,15 @@ impl Scan<'_> {
         self.kinds |= 1 << entry.kind;
         (entry.kind, entry.size, entry.unfenced).hash(&mut self.hash);
         match kind {
-            Kind::Volatile => {}
-            Kind::Seal => self.seal(u64::from(index), &data)?,
+            EntryKind::Volatile => {}
+            EntryKind::Seal => self.seal(u64::from(index), &data)?,
             _ => (entry.addr, &data[..]).hash(&mut self.hash),
         }
         self.area.at += entry_size(data.len() as u64) as usize;
         self.sums ^= entry.checksum;
         self.view.entries.push(EntryAt { kind, addr: entry.addr, size: entry.size, data });
-        self.view.sealed = kind == Kind::Seal;
-        if kind == Kind::Jump {
+        self.view.sealed = kind == EntryKind::Seal;
+        if kind == EntryKind::Jump {
             self.jump(entry.addr)?;
         }
         Some(true)
@@ -575,10 +580,10 @@ fn roll_back(form: &mut Image, puddles: &[PuddleAt], entries: &[EntryAt]) {
         let Some(puddle) = heap_of(puddles, entry.addr) else { continue };
         let offset = entry.addr - puddle.addr;
         match entry.kind {
-            Kind::Undo => {
+            EntryKind::Undo => {
                 form.overwrite(&puddle.name, offset, &entry.data);
             }
-            Kind::Fresh | Kind::Allocation => {
+            EntryKind::Fresh | EntryKind::Allocation => {
                 form.clear(&puddle.name, offset, u64::from(entry.size))
             }
             _ => {}

@@ -12,8 +12,8 @@
 //! Merged are *crash states*: what a crash leaves is bytes, recovery is a function of them, and two
 //! images with the same canonical form ([`crate::canon`]) to which the same is allowed need one
 //! recovery. Each is recovered once. Of the others, those that differ in bytes from the one that
-//! was recovered, one in [`Plan::merged_every`] is recovered all the same, and must be found to
-//! hold the same data in the same places. What a new puddle holds and all else are merged apart
+//! was recovered, one in [`ExplorePlan::merged_every`] is recovered all the same, and must be found
+//! to hold the same data in the same places. What a new puddle holds and all else are merged apart
 //! ([`crate::canon`], 8).
 //!
 //! # Crashes of recoveries
@@ -30,7 +30,7 @@
 use crate::canon::{Context, canonical};
 use crate::data::Model;
 use crate::history::{History, Op};
-pub use crate::plan::{Plan, Recoveries, Tally, Violation, When};
+pub use crate::plan::{ExplorePlan, ExploreTally, ExploreWhen, Recoveries, Violation};
 use crate::rig::{Rig, base_image, stay_on_one_processor, window_base};
 use crate::units::{Grain, Images, Reach};
 use crate::verify::{open, verify};
@@ -47,16 +47,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Runs a plan; stops at the first violation.
-pub fn run(plan: &Plan) -> (Tally, Option<Violation>) {
+pub fn run(plan: &ExplorePlan) -> (ExploreTally, Option<Violation>) {
     let began = Instant::now();
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let total = Mutex::new((Tally::default(), None));
+    let total = Mutex::new((ExploreTally::default(), None));
     std::thread::scope(|scope| {
         for _ in 0..plan.threads {
             let (next, stop, total) = (&next, &stop, &total);
             scope.spawn(move || {
-                let mut work =
-                    Worker { plan, tally: Tally::default(), known: Known::default(), stop };
+                let mut work = Worker {
+                    plan,
+                    tally: ExploreTally::default(),
+                    known: CheckedImages::default(),
+                    stop,
+                };
                 let violation = work.run(window(), next);
                 if violation.is_some() {
                     stop.store(true, Ordering::Relaxed);
@@ -80,7 +84,7 @@ fn window() -> u64 {
 
 /// What a worker has checked.
 #[derive(Default)]
-struct Known {
+struct CheckedImages {
     /// Canonical form and requirement; what was found, and the bytes of the image.
     whole: HashMap<(u64, u64), (u64, u64)>,
     /// What replay and tracing look at, and requirement.
@@ -114,9 +118,9 @@ struct About<'a> {
 }
 
 struct Worker<'a> {
-    plan: &'a Plan,
-    tally: Tally,
-    known: Known,
+    plan: &'a ExplorePlan,
+    tally: ExploreTally,
+    known: CheckedImages,
     stop: &'a AtomicBool,
 }
 
@@ -169,7 +173,7 @@ impl Worker<'_> {
 
     fn recovering(&self) {
         let (bug, when) = self.plan.bug;
-        plant(if when == When::Running { Bug::None } else { bug });
+        plant(if when == ExploreWhen::Running { Bug::None } else { bug });
     }
 
     fn history(
@@ -214,7 +218,7 @@ impl Worker<'_> {
         op: Op,
     ) -> Result<(), String> {
         let (bug, when) = self.plan.bug;
-        let bug = if when == When::Recovering { Bug::None } else { bug };
+        let bug = if when == ExploreWhen::Recovering { Bug::None } else { bug };
         let expected =
             if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
         rig.step(op, bug).map_err(|e| format!("operation {number}: {e}"))?;
@@ -405,7 +409,12 @@ impl Worker<'_> {
     }
 
     /// Goes on with what an image was recovered to, and crashes that.
-    fn session(&self, image: &Image, history: &History, tally: &mut Tally) -> Result<(), String> {
+    fn session(
+        &self,
+        image: &Image,
+        history: &History,
+        tally: &mut ExploreTally,
+    ) -> Result<(), String> {
         tally.sessions += 1;
         let (sim, oracle) = self.play(image, history)?;
         let reach = Reach { grain: Grain::Classes, exhaustive: 5, samples: 4 };

@@ -17,7 +17,7 @@
 //!   block is found by an allocation before the heap grows; new blocks overlap no others; no store
 //!   goes where the file has no space.
 
-use crate::explore::{Tally, When, guarded, name_image};
+use crate::explore::{ExploreTally, ExploreWhen, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
 use crate::tier::Sampled;
 use crate::units::{Grain, Images, Reach};
@@ -71,7 +71,7 @@ pub struct Script {
 
 /// What a program has at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Held {
+struct HeldByProgram {
     /// Address, bytes and type of each allocated block.
     blocks: BTreeMap<u64, (u64, u64)>,
     /// What each root leads to, the last of the chain first.
@@ -150,9 +150,9 @@ struct Run<'a> {
     sim: &'a SimMedium,
     heap: &'a TracedHeap,
     persistence: Persistence,
-    held: Held,
+    held: HeldByProgram,
     /// After each action.
-    states: Vec<Held>,
+    states: Vec<HeldByProgram>,
     /// Blocks are filled with ones.
     fill: bool,
 }
@@ -228,9 +228,9 @@ pub fn run(
     script: &Script,
     level: Durability,
     window: u64,
-    bug: (Bug, When),
+    bug: (Bug, ExploreWhen),
     recoveries: Sampled,
-) -> Result<Tally, String> {
+) -> Result<ExploreTally, String> {
     let began = Instant::now();
     let sim = SimMedium::new(SimOptions::new(level));
     let format = FormatOptions {
@@ -239,14 +239,15 @@ pub fn run(
         ..FormatOptions::default()
     };
     cenote_store::format(sim.clone(), &format).map_err(text)?;
-    plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
+    plant(if bug.1 == ExploreWhen::Recovering { Bug::None } else { bug.0 });
     let states = play(script, &sim);
     plant(Bug::None);
     watch(None);
     let states = states?;
-    let mut check = Check { level, recoveries, seen: HashSet::new(), tally: Tally::default() };
+    let mut check =
+        Check { level, recoveries, seen: HashSet::new(), tally: ExploreTally::default() };
     check.tally.histories = 1;
-    plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
+    plant(if bug.1 == ExploreWhen::Running { Bug::None } else { bug.0 });
     // The state before the first event belongs to what went before.
     let walk = if level == Durability::Power { sim.walk() } else { sim.walk_of_processes() };
     let result = walk.skip(1).try_for_each(|state| {
@@ -263,7 +264,7 @@ pub fn run(
 
 /// What was visited, in words.
 #[must_use]
-pub fn told(tally: &Tally) -> String {
+pub fn told(tally: &ExploreTally) -> String {
     format!(
         "{} crash points ({} with every subset; up to {} units), {} images recovered and checked, \
          {} the same as one of those; {} recoveries crashed at {} points, {} \
@@ -282,7 +283,7 @@ pub fn told(tally: &Tally) -> String {
 
 /// Plays a script; the medium remembers what is to be crashed. What was held after each of its
 /// actions.
-fn play(script: &Script, sim: &Arc<SimMedium>) -> Result<Vec<Held>, String> {
+fn play(script: &Script, sim: &Arc<SimMedium>) -> Result<Vec<HeldByProgram>, String> {
     let store = open_store(sim)?;
     let options = PoolOptions {
         puddle_size: script.puddle_size,
@@ -296,7 +297,7 @@ fn play(script: &Script, sim: &Arc<SimMedium>) -> Result<Vec<Held>, String> {
         sim,
         heap: &heap,
         persistence,
-        held: Held::default(),
+        held: HeldByProgram::default(),
         states: Vec::new(),
         fill: true,
     };
@@ -325,11 +326,16 @@ struct Check {
     level: Durability,
     recoveries: Sampled,
     seen: HashSet<(u64, u64)>,
-    tally: Tally,
+    tally: ExploreTally,
 }
 
 impl Check {
-    fn state(&mut self, state: &CrashState, before: &Held, after: &Held) -> Result<(), String> {
+    fn state(
+        &mut self,
+        state: &CrashState,
+        before: &HeldByProgram,
+        after: &HeldByProgram,
+    ) -> Result<(), String> {
         let mut requirement = DefaultHasher::new();
         (before, after).hash(&mut requirement);
         let requirement = requirement.finish();
@@ -364,7 +370,12 @@ impl Check {
     }
 
     /// Crashes the recovery from an image at each of its moments, and recovers again.
-    fn recovery(&mut self, image: &Image, before: &Held, after: &Held) -> Result<(), String> {
+    fn recovery(
+        &mut self,
+        image: &Image,
+        before: &HeldByProgram,
+        after: &HeldByProgram,
+    ) -> Result<(), String> {
         let sim = SimMedium::from_image(image);
         let watched = Arc::clone(&sim);
         watch(Some(Box::new(move |step| watched.crash_point(&format!("{step:?}")))));
@@ -417,7 +428,12 @@ fn describe(state: &CrashState, image: &Image) -> String {
 
 /// What the next opener finds, and that it can go on. `power`: power has failed since the script
 /// began.
-fn verify(image: &Image, before: &Held, after: &Held, power: bool) -> Result<(), String> {
+fn verify(
+    image: &Image,
+    before: &HeldByProgram,
+    after: &HeldByProgram,
+    power: bool,
+) -> Result<(), String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let store = open_store(&sim).map_err(|e| format!("open: {e}"))?;
     let (pool, heap) = open_heap(&store)?;
@@ -431,8 +447,8 @@ fn verify(image: &Image, before: &Held, after: &Held, power: bool) -> Result<(),
 /// Compares what is there with what may be. Returns start and end of all allocated blocks.
 fn look(
     heap: &TracedHeap,
-    before: &Held,
-    after: &Held,
+    before: &HeldByProgram,
+    after: &HeldByProgram,
     power: bool,
 ) -> Result<Vec<(u64, u64)>, String> {
     let mut reached = BTreeSet::new();

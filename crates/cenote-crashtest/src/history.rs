@@ -74,7 +74,7 @@ impl History {
     #[must_use]
     pub fn all(alphabet: &[Op], depth: usize) -> Vec<Self> {
         let mut out = Vec::new();
-        let start = State { nodes: 1, bigs: 0, open: false, saved: (1, 0) };
+        let start = AttachedState { nodes: 1, bigs: 0, open: false, saved: (1, 0) };
         extend(alphabet, depth, &mut Vec::new(), start, &mut out);
         out
     }
@@ -82,14 +82,14 @@ impl History {
 
 /// How much is attached, now and at the last commit.
 #[derive(Clone, Copy)]
-struct State {
+struct AttachedState {
     nodes: usize,
     bigs: usize,
     open: bool,
     saved: (usize, usize),
 }
 
-impl State {
+impl AttachedState {
     fn after(mut self, op: Op) -> Option<Self> {
         match op {
             Op::Alloc if self.nodes < SLOTS => self.nodes += 1,
@@ -109,7 +109,13 @@ impl State {
     }
 }
 
-fn extend(alphabet: &[Op], depth: usize, ops: &mut Vec<Op>, state: State, out: &mut Vec<History>) {
+fn extend(
+    alphabet: &[Op],
+    depth: usize,
+    ops: &mut Vec<Op>,
+    state: AttachedState,
+    out: &mut Vec<History>,
+) {
     if !ops.is_empty() {
         out.push(History(ops.clone()));
     }

@@ -19,7 +19,7 @@
 mod check;
 
 use self::check::Check;
-use crate::explore::{Tally, When};
+use crate::explore::{ExploreTally, ExploreWhen};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::tier::Sampled;
 use crate::walk::Walk;
@@ -27,7 +27,7 @@ use cenote_journal::Transfer;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{HostedClientRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::Uuid;
-use cenote_layout::log::Kind;
+use cenote_layout::log::EntryKind;
 use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
 use cenote_layout::puddle::{Role, header_space};
 use cenote_log::{Body, LogWriter, SegmentSource, format_segment};
@@ -45,7 +45,7 @@ use zerocopy::IntoBytes;
 
 /// One step of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ClientStep {
     /// A daemon opens the store, and knows the clients of before that live.
     Serve,
     /// A pool is made.
@@ -112,7 +112,7 @@ struct Shadowed {
 
 /// What is known to be in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Known {
+struct KnownClients {
     pools: BTreeMap<&'static str, Pool>,
     /// Clients that were granted something and have not ended, and their pools.
     hosted_clients: BTreeMap<u8, BTreeSet<&'static str>>,
@@ -189,7 +189,7 @@ struct Run {
     alive: bool,
     store: Option<Store>,
     hosted_clients: BTreeMap<u8, HostedClient>,
-    known: Known,
+    known: KnownClients,
 }
 
 impl Run {
@@ -222,19 +222,19 @@ impl Run {
         Ok(())
     }
 
-    fn step(&mut self, step: Step) -> Result<(), String> {
+    fn step(&mut self, step: ClientStep) -> Result<(), String> {
         match step {
-            Step::Serve => {
+            ClientStep::Serve => {
                 self.store = Some(Store::open(self.sim.clone(), hosting()).map_err(text)?.0)
             }
-            Step::Create(name) => {
+            ClientStep::Create(name) => {
                 self.store()?.create_pool(name, &pool_options(1)).map_err(text)?;
             }
-            Step::CreateShadowed(name) => {
+            ClientStep::CreateShadowed(name) => {
                 let options = PoolOptions { mode: PoolMode::Shadowed, ..pool_options(1) };
                 self.store()?.create_pool(name, &options).map_err(text)?;
             }
-            Step::Store(hosted_client, names, value) => {
+            ClientStep::Store(hosted_client, names, value) => {
                 for name in names {
                     let pool =
                         *self.hosted_client(hosted_client).pools.get(name).ok_or("not granted")?;
@@ -244,8 +244,8 @@ impl Run {
                         .for_each(|at| unsafe { ((pool.addr + at) as *mut u64).write(value) });
                 }
             }
-            Step::Psync(hosted_client, names) => self.psync(hosted_client, names)?,
-            Step::Settle(hosted_client, name) => {
+            ClientStep::Psync(hosted_client, names) => self.psync(hosted_client, names)?,
+            ClientStep::Settle(hosted_client, name) => {
                 let pool =
                     *self.hosted_client(hosted_client).pools.get(name).ok_or("not granted")?;
                 // The simulated medium has no descriptors to give away; everything before that is
@@ -255,9 +255,11 @@ impl Run {
                     other => drop(other.map_err(text)?),
                 }
             }
-            Step::Grant(hosted_client, name, access) => self.grant(hosted_client, name, access)?,
-            Step::Log(hosted_client) => self.log(hosted_client)?,
-            Step::Commit(hosted_client, name) => {
+            ClientStep::Grant(hosted_client, name, access) => {
+                self.grant(hosted_client, name, access)?
+            }
+            ClientStep::Log(hosted_client) => self.log(hosted_client)?,
+            ClientStep::Commit(hosted_client, name) => {
                 self.change(hosted_client, name, 1)?;
                 let log = self.hosted_client(hosted_client).log.as_mut().ok_or("no log")?;
                 log.mark_committed();
@@ -265,11 +267,11 @@ impl Run {
                 log.finish();
                 log.fence();
             }
-            Step::Half(hosted_client, name) => self.change(hosted_client, name, HALF)?,
-            Step::Damage(hosted_client) | Step::Repair(hosted_client) => {
+            ClientStep::Half(hosted_client, name) => self.change(hosted_client, name, HALF)?,
+            ClientStep::Damage(hosted_client) | ClientStep::Repair(hosted_client) => {
                 self.flip(hosted_client)?;
             }
-            Step::End(hosted_client, well) => {
+            ClientStep::End(hosted_client, well) => {
                 self.unmap(hosted_client)?;
                 let end = self.store()?.client_end(client(hosted_client), well).map_err(text)?;
                 let aside = self.known.hosted_clients.get(&hosted_client).into_iter().flatten();
@@ -278,12 +280,14 @@ impl Run {
                     return Err(format!("the end of client {hosted_client} finds {end:?}"));
                 }
             }
-            Step::Decide(hosted_client, decision) => {
+            ClientStep::Decide(hosted_client, decision) => {
                 let store = self.store()?;
                 store.decide_logs(&root(), client(hosted_client), decision).map_err(text)?;
             }
-            Step::Stop => self.store.take().ok_or("no daemon")?.end_hosting().map_err(text)?,
-            Step::Kill => self.stop(),
+            ClientStep::Stop => {
+                self.store.take().ok_or("no daemon")?.end_hosting().map_err(text)?
+            }
+            ClientStep::Kill => self.stop(),
         }
         self.known = after(&self.known, step);
         Ok(())
@@ -366,7 +370,7 @@ impl Run {
             let at = (pool.addr + pool.size - 8 * word) as *mut u64;
             // SAFETY: a word of a puddle that this client has mapped for writing.
             unsafe {
-                let data = log.append(Kind::Undo, at as u64, 8, at.cast()).map_err(text)?;
+                let data = log.append(EntryKind::Undo, at as u64, 8, at.cast()).map_err(text)?;
                 log.fence();
                 if word == 1 {
                     let puddle = hosted_client
@@ -414,48 +418,54 @@ impl Drop for Run {
     }
 }
 
-fn after(known: &Known, step: Step) -> Known {
-    let mut known = known.clone();
-    let pools_of = |known: &mut Known, hosted_client: u8, change: &dyn Fn(&mut Pool)| {
-        for name in known.hosted_clients.get(&hosted_client).cloned().unwrap_or_default() {
-            change(known.pools.entry(name).or_default());
+impl KnownClients {
+    /// Changes the pools of a client.
+    fn change_pools(&mut self, hosted_client: u8, change: impl Fn(&mut Pool)) {
+        for name in self.hosted_clients.get(&hosted_client).cloned().unwrap_or_default() {
+            change(self.pools.entry(name).or_default());
         }
-    };
+    }
+
+    fn change_shadowed(&mut self, names: &[&'static str], change: impl Fn(&mut Shadowed)) {
+        for name in names {
+            if let Some(shadowed) = self.pools.get_mut(name).and_then(|p| p.shadowed.as_mut()) {
+                change(shadowed);
+            }
+        }
+    }
+}
+
+fn after(known: &KnownClients, step: ClientStep) -> KnownClients {
+    let mut known = known.clone();
     for shadowed in known.pools.values_mut().filter_map(|pool| pool.shadowed.as_mut()) {
         shadowed.before = shadowed.stored;
     }
-    let shadowed_of =
-        |known: &mut Known, names: &[&'static str], change: &dyn Fn(&mut Shadowed)| {
-            for name in names {
-                if let Some(shadowed) =
-                    known.pools.get_mut(name).and_then(|pool| pool.shadowed.as_mut())
-                {
-                    change(shadowed);
-                }
-            }
-        };
     match step {
-        Step::Create(name) => {
+        ClientStep::Create(name) => {
             known.pools.insert(name, Pool::default());
         }
-        Step::CreateShadowed(name) => {
+        ClientStep::CreateShadowed(name) => {
             known
                 .pools
                 .insert(name, Pool { shadowed: Some(Shadowed::default()), ..Pool::default() });
         }
-        Step::Store(_, names, value) => shadowed_of(&mut known, names, &|pool| pool.stored = value),
-        Step::Psync(_, names) => shadowed_of(&mut known, names, &|pool| pool.psynced = pool.stored),
-        Step::Grant(hosted_client, name, access) => {
+        ClientStep::Store(_, names, value) => {
+            known.change_shadowed(names, |pool| pool.stored = value)
+        }
+        ClientStep::Psync(_, names) => {
+            known.change_shadowed(names, |pool| pool.psynced = pool.stored)
+        }
+        ClientStep::Grant(hosted_client, name, access) => {
             known.hosted_clients.entry(hosted_client).or_default().insert(name);
             known.pools.entry(name).or_default().leased |= access != Access::ReadOnly;
         }
-        Step::Commit(_, name) => known.pools.entry(name).or_default().value += 1,
-        Step::Half(_, name) => known.pools.entry(name).or_default().half = true,
-        Step::Damage(hosted_client) => {
-            pools_of(&mut known, hosted_client, &|pool| pool.aside = true)
+        ClientStep::Commit(_, name) => known.pools.entry(name).or_default().value += 1,
+        ClientStep::Half(_, name) => known.pools.entry(name).or_default().half = true,
+        ClientStep::Damage(hosted_client) => {
+            known.change_pools(hosted_client, |pool| pool.aside = true)
         }
-        Step::End(hosted_client, _) => {
-            pools_of(&mut known, hosted_client, &|pool| pool.half &= pool.aside);
+        ClientStep::End(hosted_client, _) => {
+            known.change_pools(hosted_client, |pool| pool.half &= pool.aside);
             if !known
                 .hosted_clients
                 .get(&hosted_client)
@@ -466,8 +476,8 @@ fn after(known: &Known, step: Step) -> Known {
                 known.hosted_clients.remove(&hosted_client);
             }
         }
-        Step::Decide(hosted_client, decision) => {
-            pools_of(&mut known, hosted_client, &|pool| {
+        ClientStep::Decide(hosted_client, decision) => {
+            known.change_pools(hosted_client, |pool| {
                 if decision == LogDecision::Discard && pool.half {
                     pool.value += HALF;
                 }
@@ -476,8 +486,12 @@ fn after(known: &Known, step: Step) -> Known {
             });
             known.hosted_clients.remove(&hosted_client);
         }
-        Step::Stop => known.pools.values_mut().for_each(|pool| pool.leased = false),
-        Step::Serve | Step::Log(_) | Step::Repair(_) | Step::Kill | Step::Settle(..) => {}
+        ClientStep::Stop => known.pools.values_mut().for_each(|pool| pool.leased = false),
+        ClientStep::Serve
+        | ClientStep::Log(_)
+        | ClientStep::Repair(_)
+        | ClientStep::Kill
+        | ClientStep::Settle(..) => {}
     }
     known
 }
@@ -488,16 +502,16 @@ fn after(known: &Known, step: Step) -> Known {
 /// # Errors
 /// The first thing that does not hold.
 pub fn run(
-    script: &[Step],
+    script: &[ClientStep],
     level: Durability,
     window: u64,
     alive: bool,
-    (bug, when): (Bug, When),
+    (bug, when): (Bug, ExploreWhen),
     recoveries: Sampled,
-) -> Result<Tally, String> {
+) -> Result<ExploreTally, String> {
     let began = Instant::now();
     let mut walk = Walk::new(recoveries);
-    if script.iter().any(|step| matches!(step, Step::CreateShadowed(_))) {
+    if script.iter().any(|step| matches!(step, ClientStep::CreateShadowed(_))) {
         // The sectors of a record are some ten units, besides words of shadows, which are void.
         walk.exhaustive = 7;
     }
@@ -506,10 +520,10 @@ pub fn run(
         let format =
             FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, uuid: None };
         cenote_store::format(sim.clone(), &format).map_err(text)?;
-        let (store, hosted_clients, known) = (None, BTreeMap::new(), Known::default());
+        let (store, hosted_clients, known) = (None, BTreeMap::new(), KnownClients::default());
         let mut run = Run { sim: sim.clone(), alive, store, hosted_clients, known };
-        let mut before = Known::default();
-        plant(if when == When::Recovering { Bug::None } else { bug });
+        let mut before = KnownClients::default();
+        plant(if when == ExploreWhen::Recovering { Bug::None } else { bug });
         let done = script[..=number].iter().try_for_each(|&step| {
             before = run.known.clone();
             sim.forget_trace();
@@ -522,7 +536,7 @@ pub fn run(
         sim.note(1);
         let events = sim.trace_len();
         let mut in_flight = vec![before, run.known.clone()];
-        if let Step::Decide(_, LogDecision::Apply) = step {
+        if let ClientStep::Decide(_, LogDecision::Apply) = step {
             // The log has lost its mark, and the next open replays it as any other.
             let mut replayed = run.known.clone();
             replayed.pools.values_mut().for_each(|pool| pool.due = false);
@@ -532,11 +546,11 @@ pub fn run(
         run.stop();
         walk.tally.histories += 1;
         let check = Check { level, alive };
-        plant(if when == When::Running { Bug::None } else { bug });
+        plant(if when == ExploreWhen::Running { Bug::None } else { bug });
         let walked = (1..=events).try_for_each(|event| {
             let state = sim.state_after(event);
             let over = state.note() == 1;
-            let may: &[Known] = if over { &acknowledged } else { &in_flight };
+            let may: &[KnownClients] = if over { &acknowledged } else { &in_flight };
             let mut requirement = DefaultHasher::new();
             may.hash(&mut requirement);
             let look = |image: &Image, crashed: Option<&Image>| {

@@ -48,16 +48,16 @@ pub enum Do {
     /// Merges what can be, and gives empty levels back.
     Compact,
     /// A transaction: allocations, frees by number, and its end.
-    Transaction(&'static [u64], &'static [usize], End),
+    Transaction(&'static [u64], &'static [usize], TransactionEnd),
     /// Goes on on another CPU.
     Cpu(u32),
     /// A transaction over sub-heaps: CPUs and sizes of allocations, frees by number, and its end.
-    Across(&'static [(u32, u64)], &'static [usize], End),
+    Across(&'static [(u32, u64)], &'static [usize], TransactionEnd),
 }
 
 /// How a transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TransactionEnd {
     /// By a commit.
     Commit,
     /// By its last allocation.
@@ -131,7 +131,7 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// Which part of a run a bug is planted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum LoggedWhen {
     /// The run that is crashed.
     Running,
     /// Recoveries.
@@ -140,7 +140,7 @@ pub enum When {
 
 /// What was visited.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct LoggedTally {
     /// Crash points.
     pub points: u64,
     /// Images recovered and checked.
@@ -195,14 +195,14 @@ pub fn run<S: Subject>(
     script: &Script,
     level: Durability,
     base: u64,
-    (bug, when): (Bug, When),
+    (bug, when): (Bug, LoggedWhen),
     recovery_every: u64,
-) -> Result<Tally, String> {
+) -> Result<LoggedTally, String> {
     let sim = prepared::<S>(script, level, base)?;
     let heap: S = resumed(&sim, base)?;
     let mut states = vec![heap.held()?];
     sim.note(0);
-    plant(if when == When::Running { bug } else { Bug::None });
+    plant(if when == LoggedWhen::Running { bug } else { Bug::None });
     let played = watched(&sim, || {
         heap.play(script.crashed, 100, &mut |heap| {
             states.push(heap.held()?);
@@ -216,8 +216,8 @@ pub fn run<S: Subject>(
         return Err("a store where the file has no space, while running".into());
     }
     drop(heap);
-    plant(if when == When::Recovering { bug } else { Bug::None });
-    let mut check = Check { level, base, recovery_every, tally: Tally::default() };
+    plant(if when == LoggedWhen::Recovering { bug } else { Bug::None });
+    let mut check = Check { level, base, recovery_every, tally: LoggedTally::default() };
     let checked = check.all::<S>(&sim, &states);
     plant(Bug::None);
     checked.map(|()| check.tally)
@@ -227,7 +227,7 @@ struct Check {
     level: Durability,
     base: u64,
     recovery_every: u64,
-    tally: Tally,
+    tally: LoggedTally,
 }
 
 impl Check {

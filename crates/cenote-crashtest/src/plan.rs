@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What is looked at, and how closely.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ExplorePlan {
     /// What the pools' heaps are.
     pub heap: HeapKind,
     /// Durability level of the medium.
@@ -38,7 +38,7 @@ pub struct Plan {
     /// too; 0: on none.
     pub again_every: u64,
     /// A bug that is planted, and where.
-    pub bug: (Bug, When),
+    pub bug: (Bug, ExploreWhen),
     /// A fault of the medium, from the first operation of a history on.
     pub fault: Option<Fault>,
     /// Look at the crash points of all operations, not only of the last: for single histories.
@@ -60,7 +60,7 @@ pub enum Recoveries {
 
 /// In which part of a history a bug is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum ExploreWhen {
     /// While the history runs; recovery is sound.
     Running,
     /// While an image is recovered.
@@ -71,7 +71,7 @@ pub enum When {
 
 /// What a run has visited.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct ExploreTally {
     /// Histories.
     pub histories: u64,
     /// Moments at which a crash was made.
@@ -117,7 +117,7 @@ pub struct Tally {
     pub took: Duration,
 }
 
-impl Tally {
+impl ExploreTally {
     /// Adds what another thread or run has visited.
     pub fn add(&mut self, other: &Self) {
         self.histories += other.histories;
@@ -143,7 +143,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for ExploreTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             histories,

@@ -21,9 +21,11 @@
 //! and nothing was acknowledged) is not visited if that one is visited without gaps.
 
 use crate::canon::{Context, EntryAt, PuddleAt, allocated, puddles, view};
-use cenote_layout::log::{ENTRIES_OFFSET, EntryHeader, Kind, LogHeader, RANGE_OFFSET, entry_size};
+use cenote_layout::log::{
+    ENTRIES_OFFSET, EntryHeader, EntryKind, LogHeader, RANGE_OFFSET, entry_size,
+};
 use cenote_layout::puddle::Role;
-use cenote_medium::sim::{CrashState, Explorer, Image, Limits, Place};
+use cenote_medium::sim::{CrashPlace, CrashState, Explorer, Image, Limits};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use zerocopy::FromBytes;
@@ -236,7 +238,7 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         }
         let range = log.body + RANGE_OFFSET;
         let pending = |unit| {
-            matches!(state.place(unit), Some(Place::Word { file, offset })
+            matches!(state.place(unit), Some(CrashPlace::Word { file, offset })
                 if *file == *log.name && offset == range)
         };
         // The range must be the same in all images.
@@ -248,11 +250,11 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
             continue;
         }
         let range = |e: &EntryAt| (e.addr, e.addr + u64::from(e.size));
-        let undo = durable.entries.iter().filter(|e| e.kind == Kind::Undo).map(range);
+        let undo = durable.entries.iter().filter(|e| e.kind == EntryKind::Undo).map(range);
         let fresh = now
             .entries
             .iter()
-            .filter(|e| matches!(e.kind, Kind::Fresh | Kind::Allocation))
+            .filter(|e| matches!(e.kind, EntryKind::Fresh | EntryKind::Allocation))
             .map(range);
         if now.sealed {
             out.sealed.extend(undo.chain(fresh));
@@ -287,11 +289,11 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
     let mut together: BTreeMap<(&str, u64), Vec<usize>> = BTreeMap::new();
     for unit in 0..state.units() {
         let part = match state.place(unit) {
-            Some(Place::Word { file, offset }) => {
+            Some(CrashPlace::Word { file, offset }) => {
                 let puddle = at.iter().find(|p| *p.name == *file);
-                puddle.map_or(Part::Alone, |p| {
+                puddle.map_or(WordOwner::Alone, |p| {
                     match p.parts.marks.iter().any(|part| part.contains(&offset)) {
-                        true if grain == Grain::Unmarked => Part::Volatile,
+                        true if grain == Grain::Unmarked => WordOwner::Volatile,
                         true => marks(p.addr + offset, state.words(unit), &ranges),
                         false => part(
                             p,
@@ -303,13 +305,13 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
                     }
                 })
             }
-            _ => Part::Alone,
+            _ => WordOwner::Alone,
         };
         match (part, state.place(unit)) {
-            (Part::Volatile, _) => out.volatile.push(unit),
-            (Part::Indifferent, _) => out.indifferent.push(unit),
-            (Part::Sealed, _) => sealed.push(unit),
-            (Part::Together(start), Some(Place::Word { file, .. })) => {
+            (WordOwner::Volatile, _) => out.volatile.push(unit),
+            (WordOwner::Indifferent, _) => out.indifferent.push(unit),
+            (WordOwner::Sealed, _) => sealed.push(unit),
+            (WordOwner::Together(start), Some(CrashPlace::Word { file, .. })) => {
                 together.entry((file, start)).or_default().push(unit);
             }
             _ => out.choices.push(alone(unit)),
@@ -344,7 +346,7 @@ fn torn(state: &CrashState, units: Vec<usize>) -> Vec<Choice> {
 }
 
 /// What a word belongs to.
-enum Part {
+enum WordOwner {
     /// What no opener believes after a loss of power.
     Volatile,
     Indifferent,
@@ -356,7 +358,7 @@ enum Part {
 }
 
 /// What a word of marks belongs to that may have these values.
-fn marks(addr: u64, values: &[u64], ranges: &Ranges) -> Part {
+fn marks(addr: u64, values: &[u64], ranges: &Ranges) -> WordOwner {
     let first = values.first().map_or(0, |value| allocated(*value));
     let differs = values.iter().fold(0, |bits, value| bits | (allocated(*value) ^ first));
     let named = ranges
@@ -365,9 +367,9 @@ fn marks(addr: u64, values: &[u64], ranges: &Ranges) -> Part {
         .filter(|(word, _)| *word == addr)
         .fold(0, |bits, (_, mask)| bits | mask);
     match (differs, differs & !named) {
-        (0, _) => Part::Volatile,
-        (_, 0) => Part::Indifferent,
-        _ => Part::Alone,
+        (0, _) => WordOwner::Volatile,
+        (_, 0) => WordOwner::Indifferent,
+        _ => WordOwner::Alone,
     }
 }
 
@@ -377,8 +379,8 @@ fn part(
     ranges: &Ranges,
     entries: &[(u64, u64)],
     grain: Grain,
-) -> Part {
-    let line = Part::Together(offset / 64 * 64);
+) -> WordOwner {
+    let line = WordOwner::Together(offset / 64 * 64);
     match puddle.role {
         Some(Role::Heap) => {
             let addr = puddle.addr + offset;
@@ -387,27 +389,27 @@ fn part(
                 ranges.iter().any(|(start, end)| *start <= addr && addr + 8 <= *end)
             };
             if volatile {
-                Part::Volatile
+                WordOwner::Volatile
             } else if lies_in(&ranges.covered) {
-                Part::Indifferent
+                WordOwner::Indifferent
             } else if lies_in(&ranges.sealed) {
-                Part::Sealed
+                WordOwner::Sealed
             } else if puddle.parts.descriptors.contains(&offset) && grain == Grain::Classes {
                 line
             } else {
-                Part::Alone
+                WordOwner::Alone
             }
         }
         Some(Role::Log) if grain == Grain::Classes => {
             let range = puddle.body + RANGE_OFFSET;
             if offset == range + 8 || offset == range + 16 {
-                return Part::Indifferent;
+                return WordOwner::Indifferent;
             }
             let entry = entries.iter().find(|(start, end)| (*start..*end).contains(&offset));
-            entry.map_or(Part::Alone, |(start, _)| Part::Together(*start))
+            entry.map_or(WordOwner::Alone, |(start, _)| WordOwner::Together(*start))
         }
         Some(Role::LogSpace) if grain == Grain::Classes => line,
-        _ => Part::Alone,
+        _ => WordOwner::Alone,
     }
 }
 
@@ -429,7 +431,7 @@ fn log_entries(latest: &Image, log: &PuddleAt) -> Vec<(u64, u64)> {
             let Ok((entry, _)) = EntryHeader::read_from_prefix(&bytes[at as usize..]) else {
                 break;
             };
-            let Some(kind) = Kind::from_u8(entry.kind) else { break };
+            let Some(kind) = EntryKind::from_u8(entry.kind) else { break };
             let follows = before.is_none_or(|b| {
                 b.seq & !3 == entry.seq & !3 && b.index.wrapping_add(1) == entry.index
             });

@@ -1,11 +1,11 @@
 //! Updates of the store itself, crashed everywhere: format, open, create, grow, remove, register,
 //! compact, close.
 //!
-//! A *script* of updates runs on one simulated medium; what has been acknowledged is a [`Known`].
-//! Whatever a crash leaves, the next open works, what was acknowledged is there, what was in flight
-//! is there whole or not at all, and no file is left that no record names.
+//! A *script* of updates runs on one simulated medium; what has been acknowledged is a
+//! [`KnownStore`]. Whatever a crash leaves, the next open works, what was acknowledged is there,
+//! what was in flight is there whole or not at all, and no file is left that no record names.
 
-use crate::explore::{Tally, When};
+use crate::explore::{ExploreTally, ExploreWhen};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::tier::Sampled;
 use crate::walk::Walk;
@@ -64,7 +64,7 @@ pub enum Update {
 
 /// What is known to be in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Known {
+pub struct KnownStore {
     /// Whether there is a store.
     pub formatted: bool,
     /// Pools, with the number of their puddles.
@@ -104,7 +104,7 @@ struct Run {
     pools: BTreeMap<&'static str, PoolHandle>,
     log: Option<LogLease>,
     store: Option<Store>,
-    known: Known,
+    known: KnownStore,
 }
 
 impl Run {
@@ -208,7 +208,7 @@ impl Drop for Run {
     }
 }
 
-fn after(known: &Known, update: Update) -> Known {
+fn after(known: &KnownStore, update: Update) -> KnownStore {
     let mut known = known.clone();
     match update {
         Update::Format => known.formatted = true,
@@ -235,7 +235,7 @@ fn after(known: &Known, update: Update) -> Known {
 }
 
 /// What may be found when `update` was in flight.
-fn allowed(known: &Known, update: Update) -> Vec<Known> {
+fn allowed(known: &KnownStore, update: Update) -> Vec<KnownStore> {
     let mut out = vec![known.clone(), after(known, update)];
     if update == Update::Compact {
         let mut with = known.clone();
@@ -255,19 +255,19 @@ pub fn run(
     script: &[Update],
     level: Durability,
     window: u64,
-    bug: (Bug, When),
+    bug: (Bug, ExploreWhen),
     recoveries: Sampled,
-) -> Result<Tally, String> {
+) -> Result<ExploreTally, String> {
     let began = Instant::now();
     let check = Check { level, window };
     let mut walk = Walk::new(recoveries);
     for (number, &update) in script.iter().enumerate() {
         let sim = SimMedium::new(SimOptions::new(level));
-        let known = Known::default();
+        let known = KnownStore::default();
         let mut run =
             Run { sim: sim.clone(), window, pools: BTreeMap::new(), log: None, store: None, known };
-        let mut before = Known::default();
-        plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
+        let mut before = KnownStore::default();
+        plant(if bug.1 == ExploreWhen::Recovering { Bug::None } else { bug.0 });
         let result = script[..=number].iter().try_for_each(|&step| {
             before = run.known.clone();
             sim.forget_trace();
@@ -282,10 +282,10 @@ pub fn run(
         let acknowledged = [run.known.clone()];
         run.stop();
         walk.tally.histories += 1;
-        plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
+        plant(if bug.1 == ExploreWhen::Running { Bug::None } else { bug.0 });
         let result = (1..=events).try_for_each(|event| {
             let state = sim.state_after(event);
-            let may: &[Known] = if state.note() == 1 { &acknowledged } else { &in_flight };
+            let may: &[KnownStore] = if state.note() == 1 { &acknowledged } else { &in_flight };
             let mut requirement = DefaultHasher::new();
             may.hash(&mut requirement);
             let look = |image: &Image, crashed: Option<&Image>| {
@@ -318,7 +318,7 @@ impl Check {
     }
 
     /// The next open of an image, and what it finds; `lost` if pools may have been torn before.
-    fn image(&self, image: &Image, may: &[Known], lost: bool) -> Result<(), String> {
+    fn image(&self, image: &Image, may: &[KnownStore], lost: bool) -> Result<(), String> {
         let sim = SimMedium::from_image_unrecorded(image);
         let lost = lost || self.loses(image);
         let Some((store, found)) = self.open(&sim, may)? else { return Ok(()) };
@@ -339,7 +339,11 @@ impl Check {
     }
 
     /// Opens; where there need not be a store yet, formats first.
-    fn open(&self, sim: &Arc<SimMedium>, may: &[Known]) -> Result<Option<(Store, Known)>, String> {
+    fn open(
+        &self,
+        sim: &Arc<SimMedium>,
+        may: &[KnownStore],
+    ) -> Result<Option<(Store, KnownStore)>, String> {
         let opened = match Store::open(sim.clone(), options()) {
             Err(OpenError::NotAStore { .. } | OpenError::FormatInterrupted { .. })
                 if may.iter().any(|k| !k.formatted) =>
@@ -361,10 +365,10 @@ impl Check {
         Ok(Some((store, found)))
     }
 
-    fn found(&self, store: &Store) -> Known {
+    fn found(&self, store: &Store) -> KnownStore {
         let pools =
             store.pools().into_iter().map(|p| (p.record.name, p.puddles as usize)).collect();
-        Known {
+        KnownStore {
             formatted: true,
             pools,
             types: store.types().len(),
@@ -377,11 +381,11 @@ impl Check {
         &self,
         sim: &SimMedium,
         store: &Store,
-        found: &Known,
-        may: &[Known],
+        found: &KnownStore,
+        may: &[KnownStore],
         lost: bool,
     ) -> Result<(), String> {
-        let same = |k: &Known| (&k.pools, k.types) == (&found.pools, found.types);
+        let same = |k: &KnownStore| (&k.pools, k.types) == (&found.pools, found.types);
         if !may.iter().any(same) {
             return Err(format!("found is {found:?}, allowed is {may:?}"));
         }
@@ -427,7 +431,12 @@ impl Check {
 
     /// What was written into a pool that is removed comes to no other, and a spare puddle that says
     /// it is zeros is.
-    fn nothing_left(&self, sim: &SimMedium, store: &Store, may: &[Known]) -> Result<(), String> {
+    fn nothing_left(
+        &self,
+        sim: &SimMedium,
+        store: &Store,
+        may: &[KnownStore],
+    ) -> Result<(), String> {
         let pools = store.pools();
         for name in sim.list("puddles").map_err(text)? {
             let file = format!("puddles/{name}");

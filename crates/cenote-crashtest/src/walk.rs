@@ -3,7 +3,7 @@
 //!
 //! Invariant: an image to which the same is allowed is looked at once.
 
-use crate::explore::{Tally, guarded, name_image};
+use crate::explore::{ExploreTally, guarded, name_image};
 use crate::tier::Sampled;
 use crate::units::{Grain, Images, Reach};
 use cenote_medium::sim::{CrashState, Image, SimMedium};
@@ -25,7 +25,7 @@ pub(crate) struct Walk {
     /// there are samples.
     pub(crate) exhaustive: u32,
     seen: HashSet<(u64, u64)>,
-    pub(crate) tally: Tally,
+    pub(crate) tally: ExploreTally,
 }
 
 impl Walk {

@@ -5,7 +5,7 @@
 
 use FaultPoint::{Fence, Flush, Stream};
 use cenote::HeapKind;
-use cenote_crashtest::explore::{Plan, Recoveries, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreWhen, Recoveries, run};
 use cenote_crashtest::history::History;
 use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::units::{Grain, Reach};
@@ -16,7 +16,7 @@ use cenote_medium::sim::{Fault, FaultEffect, FaultPoint};
 /// Numbers of the calls of one kind that can be dropped without a violation, and how many calls
 /// there are.
 fn harmless(strategy: Strategy, history: &str, point: FaultPoint) -> (Vec<u64>, u64) {
-    let plan = |fault| Plan {
+    let plan = |fault| ExplorePlan {
         heap: HeapKind::Traced,
         level: Durability::Power,
         strategy,
@@ -26,7 +26,7 @@ fn harmless(strategy: Strategy, history: &str, point: FaultPoint) -> (Vec<u64>, 
         merged_every: 0,
         thorough_every: 0,
         again_every: 0,
-        bug: (Bug::None, When::Both),
+        bug: (Bug::None, ExploreWhen::Both),
         fault,
         all_operations: true,
         threads: 1,

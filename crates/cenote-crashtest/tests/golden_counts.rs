@@ -32,7 +32,7 @@ impl SegmentSource for NoMore {
 }
 
 /// A store with one pool, and a thread with one log.
-struct Place {
+struct CountedStore {
     context: TxContext,
     group: Arc<LogGroup>,
     log: Body,
@@ -56,7 +56,7 @@ fn new_context(store: &Store, group: &Arc<LogGroup>) -> (TxContext, Body) {
     (context, lease.body())
 }
 
-impl Place {
+impl CountedStore {
     fn new(level: Durability, place: usize) -> Self {
         let sim = SimMedium::new(SimOptions { record: false, ..SimOptions::new(level) });
         let window = Some(window_base(6000 + place));
@@ -95,14 +95,14 @@ impl Place {
         // SAFETY: mapped; no thread writes meanwhile.
         let summary =
             unsafe { inspect(self.log, CrashKind::Process, &mut |_, _| None) }.expect("a log");
-        let data = |e: &cenote_log::scan::Entry| u64::from(e.kind.data_len(e.size));
+        let data = |e: &cenote_log::scan::ScannedEntry| u64::from(e.kind.data_len(e.size));
         summary.entries.iter().map(|entry| entry_size(data(entry))).sum()
     }
 }
 
 /// Runs a transaction twice, ended by commit or abort, and counts the second.
 fn steady(
-    place: &mut Place,
+    place: &mut CountedStore,
     abort: bool,
     mut body: impl FnMut(&mut Transaction<'_>),
 ) -> (Counts, u64) {
@@ -142,12 +142,22 @@ impl Rows {
     }
 
     /// A row of a transaction that commits.
-    fn commits(&mut self, name: &str, place: &mut Place, body: impl FnMut(&mut Transaction<'_>)) {
+    fn commits(
+        &mut self,
+        name: &str,
+        place: &mut CountedStore,
+        body: impl FnMut(&mut Transaction<'_>),
+    ) {
         self.row(name, steady(place, false, body));
     }
 
     /// A row of one that is aborted.
-    fn aborts(&mut self, name: &str, place: &mut Place, body: impl FnMut(&mut Transaction<'_>)) {
+    fn aborts(
+        &mut self,
+        name: &str,
+        place: &mut CountedStore,
+        body: impl FnMut(&mut Transaction<'_>),
+    ) {
         self.row(name, steady(place, true, body));
     }
 }
@@ -167,7 +177,7 @@ fn alloc(tx: &mut Transaction<'_>, heap: &'static dyn Heap) -> u64 {
 }
 
 fn measure(level: Durability) -> Vec<Row> {
-    let mut place = Place::new(level, level as usize);
+    let mut place = CountedStore::new(level, level as usize);
     let mut rows = Rows::default();
     changes(&mut place, &mut rows);
     blocks(&mut place, &mut rows);
@@ -203,7 +213,7 @@ fn measure(level: Durability) -> Vec<Row> {
 }
 
 /// Transactions that change a page.
-fn changes(place: &mut Place, rows: &mut Rows) {
+fn changes(place: &mut CountedStore, rows: &mut Rows) {
     let page = place.page;
     rows.commits("empty", place, |_| {});
     rows.commits("add 8", place, |tx| add(tx, page, 0, 8));
@@ -230,7 +240,7 @@ fn changes(place: &mut Place, rows: &mut Rows) {
 }
 
 /// Transactions that allocate and free.
-fn blocks(place: &mut Place, rows: &mut Rows) {
+fn blocks(place: &mut CountedStore, rows: &mut Rows) {
     let heap = place.heap();
     // A block stays, so that the superblock does.
     place.run(|tx| {
@@ -301,12 +311,12 @@ fn the_documented_counts_are_what_is_executed() {
 /// pool, no commit leaves its range unfenced.
 #[test]
 fn commits_beside_other_processes_fence_their_range() {
-    let fences = |place: &mut Place| {
+    let fences = |place: &mut CountedStore| {
         let page = place.page;
         steady(place, false, |tx| add(tx, page, 0, 8)).0.fences
     };
     for (number, bug) in [(7, Bug::None), (8, Bug::LazyDespiteSharing)] {
-        let mut place = Place::new(Durability::Power, number);
+        let mut place = CountedStore::new(Durability::Power, number);
         let alone = fences(&mut place);
         plant(bug);
         // SAFETY: asked for its persistence only.

@@ -3,7 +3,7 @@
 //! committed is there, nothing is lost, and the heap goes on.
 
 use Do::{Chain, Cut, Trim};
-use cenote_crashtest::explore::When;
+use cenote_crashtest::explore::ExploreWhen;
 use cenote_crashtest::heap_steps::{Do, Script, run, told};
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::tier::Sampled;
@@ -106,7 +106,13 @@ fn visit(what: &str, script: &Script, place: usize, recoveries: Sampled) {
     for level in [Durability::Power, Durability::Process] {
         // There are fewer images where nothing is lost.
         let recoveries = if level == Durability::Power { recoveries } else { Sampled::all(4) };
-        match run(script, level, window_base(7000 + place), (Bug::None, When::Both), recoveries) {
+        match run(
+            script,
+            level,
+            window_base(7000 + place),
+            (Bug::None, ExploreWhen::Both),
+            recoveries,
+        ) {
             Ok(tally) => {
                 println!("{level} level, {what}: {}", told(&tally));
                 assert!(tally.points > 20 && tally.images > 20 && tally.recoveries > 0);
@@ -157,7 +163,7 @@ fn what_is_behind_blocks_is_given_back_and_taken_again() {
 }
 
 #[track_caller]
-fn caught(bug: Bug, when: When, script: &Script, level: Durability, place: usize) {
+fn caught(bug: Bug, when: ExploreWhen, script: &Script, level: Durability, place: usize) {
     match run(script, level, window_base(7000 + place), (bug, when), Sampled::default()) {
         Err(what) => println!("{bug:?}: found: {what}"),
         Ok(tally) => panic!("{bug:?} was not found: {}", told(&tally)),
@@ -166,50 +172,50 @@ fn caught(bug: Bug, when: When, script: &Script, level: Durability, place: usize
 
 #[test]
 fn a_descriptor_that_is_not_flushed_is_found() {
-    caught(Bug::DescriptorNotFlushed, When::Running, &TAKEN, Durability::Power, 8);
+    caught(Bug::DescriptorNotFlushed, ExploreWhen::Running, &TAKEN, Durability::Power, 8);
 }
 
 #[test]
 fn tails_without_descriptors_are_found() {
-    caught(Bug::TailsNotDescribed, When::Running, &LARGE, Durability::Process, 9);
+    caught(Bug::TailsNotDescribed, ExploreWhen::Running, &LARGE, Durability::Process, 9);
 }
 
 #[test]
 fn a_large_block_that_is_marked_early_is_found() {
-    caught(Bug::MarkedBeforeDescribed, When::Running, &LARGE, Durability::Process, 10);
+    caught(Bug::MarkedBeforeDescribed, ExploreWhen::Running, &LARGE, Durability::Process, 10);
 }
 
 #[test]
 fn a_spill_that_is_not_announced_is_found() {
-    caught(Bug::SpillNotAnnounced, When::Running, &SPILL, Durability::Process, 11);
+    caught(Bug::SpillNotAnnounced, ExploreWhen::Running, &SPILL, Durability::Process, 11);
 }
 
 #[test]
 fn blocks_that_stay_in_caches_of_the_dead_are_found() {
-    caught(Bug::CachedKept, When::Recovering, &TAKEN, Durability::Process, 12);
+    caught(Bug::CachedKept, ExploreWhen::Recovering, &TAKEN, Durability::Process, 12);
 }
 
 #[test]
 fn marks_that_recovery_leaves_are_found() {
-    caught(Bug::RecoveryKeepsMarks, When::Recovering, &SPILL, Durability::Power, 13);
+    caught(Bug::RecoveryKeepsMarks, ExploreWhen::Recovering, &SPILL, Durability::Power, 13);
 }
 
 #[test]
 fn a_puddle_that_the_catalog_does_not_know_is_found() {
-    caught(Bug::CatalogNotSynced, When::Running, &GROWTH, Durability::Power, 14);
+    caught(Bug::CatalogNotSynced, ExploreWhen::Running, &GROWTH, Durability::Power, 14);
 }
 
 #[test]
 fn a_hole_that_no_descriptor_names_is_found() {
-    caught(Bug::HoleBeforeDescriptor, When::Running, &TRIMMED, Durability::Power, 15);
+    caught(Bug::HoleBeforeDescriptor, ExploreWhen::Running, &TRIMMED, Durability::Power, 15);
 }
 
 #[test]
 fn an_end_that_no_descriptor_names_is_found() {
-    caught(Bug::CutBeforeDescriptor, When::Running, &CUT_ENDS, Durability::Process, 18);
+    caught(Bug::CutBeforeDescriptor, ExploreWhen::Running, &CUT_ENDS, Durability::Process, 18);
 }
 
 #[test]
 fn a_store_into_a_hole_is_found() {
-    caught(Bug::HoleNotEnsured, When::Running, &TRIMMED, Durability::Process, 16);
+    caught(Bug::HoleNotEnsured, ExploreWhen::Running, &TRIMMED, Durability::Process, 16);
 }

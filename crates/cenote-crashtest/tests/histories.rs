@@ -15,7 +15,7 @@
 //! of every test here but the one that goes word by word.
 
 use cenote::HeapKind;
-use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreTally, ExploreWhen, Recoveries, run};
 use cenote_crashtest::history::{History, Op};
 use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::tier::number_of_change;
@@ -30,8 +30,8 @@ const WORDS: Reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
 /// Every combination of up to 12 classes, 4,096 at most; samples by words.
 const CLASSES: Reach = Reach { grain: Grain::Classes, exhaustive: 12, samples: 2 };
 
-fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan {
-    Plan {
+fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> ExplorePlan {
+    ExplorePlan {
         heap: HeapKind::Traced,
         level,
         strategy,
@@ -41,7 +41,7 @@ fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan 
         merged_every: 100,
         thorough_every: 256,
         again_every: 6000,
-        bug: (Bug::None, When::Both),
+        bug: (Bug::None, ExploreWhen::Both),
         fault: None,
         all_operations: false,
         threads: 1,
@@ -97,7 +97,7 @@ fn tell(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-fn visit(what: &str, plan: &Plan) -> Tally {
+fn visit(what: &str, plan: &ExplorePlan) -> ExploreTally {
     let (tally, violation) = run(plan);
     tell(&format!("{} level, {}: {what}: {tally}", plan.level, plan.strategy.name));
     if let Some(violation) = violation {
@@ -149,7 +149,7 @@ fn a_process_may_die_anywhere() {
 /// every recovery is crashed.
 #[test]
 fn power_may_fail_anywhere_with_any_words_lost() {
-    let mut sum = Tally::default();
+    let mut sum = ExploreTally::default();
     for strategy in Strategy::ALL {
         let depth = if strategy == Strategy::LAZY { 2 } else { 1 };
         let (histories, text) =
@@ -158,7 +158,7 @@ fn power_may_fail_anywhere_with_any_words_lost() {
         let plan = plan(Durability::Power, strategy, histories);
         sum.add(&visit(
             &text,
-            &Plan { reach, recoveries: Recoveries::All, merged_every: 16, ..plan },
+            &ExplorePlan { reach, recoveries: Recoveries::All, merged_every: 16, ..plan },
         ));
     }
     tell(&format!("power level, by words: {sum}"));
@@ -166,7 +166,7 @@ fn power_may_fail_anywhere_with_any_words_lost() {
 
 /// These strategies, all of which are other than [`Strategy::LAZY`].
 fn power_may_fail_in_strategies(strategies: &[Strategy]) {
-    let mut sum = Tally::default();
+    let mut sum = ExploreTally::default();
     for &strategy in strategies {
         let number = Strategy::ALL.iter().position(|other| *other == strategy).unwrap_or(0);
         let (mut histories, mut text) = histories(3, 1000, (number - 1) * 31);

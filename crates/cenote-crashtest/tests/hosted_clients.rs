@@ -1,12 +1,12 @@
 //! Whatever a crash interrupts of what a daemon does for its clients, their transactions are over
 //! or never were, and no client that was there is forgotten.
 
-use Step::{
+use ClientStep::{
     Commit, Create, CreateShadowed, Damage, Decide, End, Grant, Half, Kill, Log, Psync, Repair,
     Serve, Settle, Stop, Store,
 };
-use cenote_crashtest::explore::When;
-use cenote_crashtest::hosted_clients::{Step, run};
+use cenote_crashtest::explore::ExploreWhen;
+use cenote_crashtest::hosted_clients::{ClientStep, run};
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::tier::Sampled;
 use cenote_medium::Durability;
@@ -15,7 +15,7 @@ use cenote_store::Access::{ReadOnly, ReadWrite, Shared};
 use cenote_store::LogDecision::{Apply, Discard};
 
 /// Two clients come and go, one of them in the middle of a transaction.
-const HOSTED_CLIENTS: &[Step] = &[
+const HOSTED_CLIENTS: &[ClientStep] = &[
     Serve,
     Create("a"),
     Create("b"),
@@ -36,7 +36,7 @@ const HOSTED_CLIENTS: &[Step] = &[
     Stop,
 ];
 /// The daemon is killed with clients, and another follows.
-const KILLED: &[Step] = &[
+const KILLED: &[ClientStep] = &[
     Serve,
     Create("a"),
     Grant(1, "a", ReadWrite),
@@ -47,7 +47,7 @@ const KILLED: &[Step] = &[
     Serve,
 ];
 /// A log is set aside, and an operator brings back what was damaged.
-const APPLIED: &[Step] = &[
+const APPLIED: &[ClientStep] = &[
     Serve,
     Create("a"),
     Grant(1, "a", ReadWrite),
@@ -60,7 +60,7 @@ const APPLIED: &[Step] = &[
     Stop,
 ];
 /// A log is set aside, and forgotten.
-const DISCARDED: &[Step] = &[
+const DISCARDED: &[ClientStep] = &[
     Serve,
     Create("a"),
     Grant(1, "a", ReadWrite),
@@ -75,7 +75,7 @@ const DISCARDED: &[Step] = &[
 
 /// Two clients psync pools in shadowed mode, one of them two pools together; one dies with stores
 /// that no psync has seen, and the next owner of its pool psyncs them.
-const PSYNCS: &[Step] = &[
+const PSYNCS: &[ClientStep] = &[
     Serve,
     CreateShadowed("a"),
     CreateShadowed("b"),
@@ -101,7 +101,7 @@ const PSYNCS: &[Step] = &[
     Stop,
 ];
 /// More psyncs than both halves of the journal have room for.
-const HALVES: &[Step] = &[
+const HALVES: &[ClientStep] = &[
     Serve,
     CreateShadowed("a"),
     Grant(1, "a", ReadWrite),
@@ -117,7 +117,7 @@ const HALVES: &[Step] = &[
     Psync(1, &["a"]),
 ];
 /// The daemon is killed between psyncs, and another follows.
-const PSYNCS_KILLED: &[Step] = &[
+const PSYNCS_KILLED: &[ClientStep] = &[
     Serve,
     CreateShadowed("a"),
     Grant(1, "a", ReadWrite),
@@ -129,13 +129,20 @@ const PSYNCS_KILLED: &[Step] = &[
 ];
 
 #[track_caller]
-fn visit(what: &str, script: &[Step], level: Durability, alive: bool, place: usize, every: u64) {
+fn visit(
+    what: &str,
+    script: &[ClientStep],
+    level: Durability,
+    alive: bool,
+    place: usize,
+    every: u64,
+) {
     match run(
         script,
         level,
         window_base(5200 + place),
         alive,
-        (Bug::None, When::Both),
+        (Bug::None, ExploreWhen::Both),
         Sampled::of_change(every),
     ) {
         Ok(tally) => println!("{level} level, {what}, {} steps: {tally}", script.len()),
@@ -179,15 +186,15 @@ fn clients_psync_pools_in_shadowed_mode() {
 }
 
 #[track_caller]
-fn caught(bug: Bug, script: &[Step], level: Durability, alive: bool, place: usize) {
-    caught_in((bug, When::Running, 0), script, level, alive, place);
+fn caught(bug: Bug, script: &[ClientStep], level: Durability, alive: bool, place: usize) {
+    caught_in((bug, ExploreWhen::Running, 0), script, level, alive, place);
 }
 
 /// The same where the bug is in other places, and one in `every` recoveries is crashed in turn.
 #[track_caller]
 fn caught_in(
-    (bug, when, every): (Bug, When, u64),
-    script: &[Step],
+    (bug, when, every): (Bug, ExploreWhen, u64),
+    script: &[ClientStep],
     level: Durability,
     alive: bool,
     place: usize,
@@ -240,7 +247,7 @@ fn an_applied_log_that_was_not_replayed_is_found() {
 
 #[test]
 fn a_closed_store_that_is_recovered_before_it_says_open_is_found() {
-    caught_in((Bug::OpenSaidLate, When::Both, 1), DISCARDED, Durability::Power, false, 16);
+    caught_in((Bug::OpenSaidLate, ExploreWhen::Both, 1), DISCARDED, Durability::Power, false, 16);
 }
 
 #[test]
@@ -266,7 +273,7 @@ fn a_journal_half_that_clients_write_anew_too_early_is_found() {
 #[test]
 fn a_shadow_that_a_client_left_and_that_is_believed_after_a_loss_of_power_is_found() {
     caught_in(
-        (Bug::ShadowNotRestored, When::Recovering, 0),
+        (Bug::ShadowNotRestored, ExploreWhen::Recovering, 0),
         &PSYNCS[..11],
         Durability::Process,
         false,

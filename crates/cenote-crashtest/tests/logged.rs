@@ -2,7 +2,9 @@
 //! is its recovery; and each protocol step that is left out is found.
 
 use Do::{Alloc, Compact, Fill, Free, FreeAll, Small, Transaction};
-use cenote_crashtest::logged::{Do, End, OneSubHeap, Script, When, die_and_lose_power, run};
+use cenote_crashtest::logged::{
+    Do, LoggedWhen, OneSubHeap, Script, TransactionEnd, die_and_lose_power, run,
+};
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
 use cenote_medium::counters;
@@ -29,10 +31,10 @@ const SHRINKS: Script = Script { before: &[Fill, FreeAll], crashed: &[Compact, A
 const TRANSACTIONS: Script = Script {
     before: &[Alloc(64), Alloc(128), Alloc(64)],
     crashed: &[
-        Transaction(&[64, 300], &[1], End::Commit),
-        Transaction(&[64], &[0], End::Abort),
-        Transaction(&[64, 64], &[], End::WithLast),
-        Transaction(&[], &[0, 1], End::Commit),
+        Transaction(&[64, 300], &[1], TransactionEnd::Commit),
+        Transaction(&[64], &[0], TransactionEnd::Abort),
+        Transaction(&[64, 64], &[], TransactionEnd::WithLast),
+        Transaction(&[], &[0, 1], TransactionEnd::Commit),
         Alloc(64),
     ],
 };
@@ -44,8 +46,8 @@ const SLABS: Script = Script {
         Small(32),
         Small(16),
         Free(1),
-        Transaction(&[32, 16], &[0], End::Commit),
-        Transaction(&[48], &[1], End::Abort),
+        Transaction(&[32, 16], &[0], TransactionEnd::Commit),
+        Transaction(&[48], &[1], TransactionEnd::Abort),
         Free(0),
         Free(0),
         Free(0),
@@ -62,7 +64,13 @@ const SLAB_GOES: Script =
 fn visit(what: &str, script: &Script, number: usize, every: u64) {
     // At level `process` a moment has one image.
     for (level, every) in [(Power, every), (Process, (every / 8).max(1))] {
-        match run::<OneSubHeap>(script, level, place(number), (Bug::None, When::Running), every) {
+        match run::<OneSubHeap>(
+            script,
+            level,
+            place(number),
+            (Bug::None, LoggedWhen::Running),
+            every,
+        ) {
             Ok(tally) => {
                 println!("{level} level, {what}: {tally:?}");
                 assert!(tally.points > 4 && tally.images > 10 && tally.recoveries > 0);
@@ -130,15 +138,15 @@ fn no_flush_and_no_fence_is_executed_at_level_process() {
 
 fn visit_once(script: &Script, level: Durability, number: usize) {
     if let Err(what) =
-        run::<OneSubHeap>(script, level, place(number), (Bug::None, When::Running), 0)
+        run::<OneSubHeap>(script, level, place(number), (Bug::None, LoggedWhen::Running), 0)
     {
         panic!("{what}");
     }
 }
 
 #[track_caller]
-fn caught(bug: Bug, when: When, script: &Script, level: Durability, number: usize) {
-    let every = if when == When::Recovering { 4 } else { 0 };
+fn caught(bug: Bug, when: LoggedWhen, script: &Script, level: Durability, number: usize) {
+    let every = if when == LoggedWhen::Recovering { 4 } else { 0 };
     match run::<OneSubHeap>(script, level, place(number), (bug, when), every) {
         Err(what) => println!("{bug:?}: found: {}", what.chars().take(300).collect::<String>()),
         Ok(tally) => panic!("{bug:?} was not found: {tally:?}"),
@@ -147,85 +155,85 @@ fn caught(bug: Bug, when: When, script: &Script, level: Durability, number: usiz
 
 #[test]
 fn cells_that_change_before_their_record_is_durable_are_found() {
-    caught(Bug::UndoRecordNotFenced, When::Running, &SINGLES, Power, 10);
+    caught(Bug::UndoRecordNotFenced, LoggedWhen::Running, &SINGLES, Power, 10);
 }
 
 #[test]
 fn cells_that_are_not_flushed_are_found() {
-    caught(Bug::CellsNotFlushed, When::Running, &SINGLES, Power, 11);
+    caught(Bug::CellsNotFlushed, LoggedWhen::Running, &SINGLES, Power, 11);
 }
 
 #[test]
 fn a_seal_before_the_cells_is_found() {
-    caught(Bug::SealedEarly, When::Running, &SINGLES, Process, 12);
+    caught(Bug::SealedEarly, LoggedWhen::Running, &SINGLES, Process, 12);
 }
 
 #[test]
 fn records_in_one_half_are_found() {
-    caught(Bug::UndoHalvesNotSwapped, When::Running, &SINGLES, Power, 13);
+    caught(Bug::UndoHalvesNotSwapped, LoggedWhen::Running, &SINGLES, Power, 13);
 }
 
 #[test]
 fn a_seal_that_is_believed_is_found() {
-    caught(Bug::ChangeSealBelieved, When::Recovering, &SINGLES, Power, 14);
+    caught(Bug::ChangeSealBelieved, LoggedWhen::Recovering, &SINGLES, Power, 14);
 }
 
 #[test]
 fn a_change_that_is_not_undone_is_found() {
-    caught(Bug::ChangeNotUndone, When::Recovering, &SINGLES, Process, 15);
+    caught(Bug::ChangeNotUndone, LoggedWhen::Recovering, &SINGLES, Process, 15);
 }
 
 #[test]
 fn an_undo_that_is_not_fenced_is_found() {
-    caught(Bug::UndoneNotFenced, When::Recovering, &SINGLES, Power, 16);
+    caught(Bug::UndoneNotFenced, LoggedWhen::Recovering, &SINGLES, Power, 16);
 }
 
 #[test]
 fn a_record_that_is_believed_without_its_checksum_is_found() {
-    caught(Bug::UndoCheckIgnored, When::Recovering, &SINGLES, Power, 17);
+    caught(Bug::UndoCheckIgnored, LoggedWhen::Recovering, &SINGLES, Power, 17);
 }
 
 #[test]
 fn a_level_without_space_is_found() {
-    caught(Bug::LevelNotEnsured, When::Running, &GROWS, Process, 18);
+    caught(Bug::LevelNotEnsured, LoggedWhen::Running, &GROWS, Process, 18);
 }
 
 #[test]
 fn a_level_that_is_given_back_early_is_found() {
-    caught(Bug::LevelPunchedEarly, When::Running, &SHRINKS, Process, 19);
+    caught(Bug::LevelPunchedEarly, LoggedWhen::Running, &SHRINKS, Process, 19);
 }
 
 #[test]
 fn a_split_that_forgets_a_part_is_found() {
-    caught(Bug::SplitForgetsRest, When::Running, &SINGLES, Process, 20);
+    caught(Bug::SplitForgetsRest, LoggedWhen::Running, &SINGLES, Process, 20);
 }
 
 #[test]
 fn a_merge_with_an_allocated_buddy_is_found() {
-    caught(Bug::BuddyNotLookedAt, When::Running, &MERGED, Process, 21);
+    caught(Bug::BuddyNotLookedAt, LoggedWhen::Running, &MERGED, Process, 21);
 }
 
 #[test]
 fn an_entry_that_is_made_after_its_block_is_found() {
-    caught(Bug::MicroEntryApart, When::Running, &TRANSACTIONS, Process, 22);
+    caught(Bug::MicroEntryApart, LoggedWhen::Running, &TRANSACTIONS, Process, 22);
 }
 
 #[test]
 fn a_lane_that_is_not_flushed_is_found() {
-    caught(Bug::LaneNotFlushed, When::Running, &TRANSACTIONS, Power, 23);
+    caught(Bug::LaneNotFlushed, LoggedWhen::Running, &TRANSACTIONS, Power, 23);
 }
 
 #[test]
 fn a_lane_that_ends_before_its_blocks_are_freed_is_found() {
-    caught(Bug::LaneEndedEarly, When::Running, &TRANSACTIONS, Process, 24);
+    caught(Bug::LaneEndedEarly, LoggedWhen::Running, &TRANSACTIONS, Process, 24);
 }
 
 #[test]
 fn frees_before_their_commit_are_found() {
-    caught(Bug::FreedBeforeCommit, When::Running, &TRANSACTIONS, Process, 25);
+    caught(Bug::FreedBeforeCommit, LoggedWhen::Running, &TRANSACTIONS, Process, 25);
 }
 
 #[test]
 fn a_lane_that_is_not_recovered_is_found() {
-    caught(Bug::LaneNotRecovered, When::Recovering, &TRANSACTIONS, Process, 26);
+    caught(Bug::LaneNotRecovered, LoggedWhen::Recovering, &TRANSACTIONS, Process, 26);
 }

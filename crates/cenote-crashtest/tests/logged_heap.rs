@@ -3,7 +3,7 @@
 
 use Do::{Across, Alloc, Cpu, Free};
 use cenote_crashtest::logged::{
-    Do, End, Script, Subject, When, WholeHeap, die_and_lose_power, run,
+    Do, LoggedWhen, Script, Subject, TransactionEnd, WholeHeap, die_and_lose_power, run,
 };
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
@@ -30,10 +30,10 @@ const MORE_LEVELS: Script =
 const ACROSS: Script = Script {
     before: &[Alloc(64), Alloc(128), Cpu(1), Alloc(64), Alloc(256)],
     crashed: &[
-        Across(&[(0, 64), (1, 300)], &[0, 2], End::Commit),
-        Across(&[(1, 64), (0, 64)], &[1], End::Abort),
-        Across(&[(1, 64), (0, 64)], &[], End::WithLast),
-        Across(&[], &[0, 3], End::Commit),
+        Across(&[(0, 64), (1, 300)], &[0, 2], TransactionEnd::Commit),
+        Across(&[(1, 64), (0, 64)], &[1], TransactionEnd::Abort),
+        Across(&[(1, 64), (0, 64)], &[], TransactionEnd::WithLast),
+        Across(&[], &[0, 3], TransactionEnd::Commit),
         Alloc(64),
     ],
 };
@@ -42,7 +42,13 @@ const ACROSS: Script = Script {
 fn visit(what: &str, script: &Script, number: usize, every: u64) {
     // At level `process` a moment has one image.
     for (level, every) in [(Power, every), (Process, every / 8)] {
-        match run::<WholeHeap>(script, level, place(number), (Bug::None, When::Running), every) {
+        match run::<WholeHeap>(
+            script,
+            level,
+            place(number),
+            (Bug::None, LoggedWhen::Running),
+            every,
+        ) {
             Ok(tally) => {
                 println!("{level} level, {what}: {tally:?}");
                 assert!(tally.points > 4 && tally.images > 10 && tally.recoveries > 0);
@@ -83,8 +89,8 @@ fn what_the_next_process_saw_of_a_heap_survives_a_loss_of_power() {
 }
 
 #[track_caller]
-fn caught(bug: Bug, when: When, script: &Script, level: Durability, number: usize) {
-    let every = if when == When::Recovering { 4 } else { 0 };
+fn caught(bug: Bug, when: LoggedWhen, script: &Script, level: Durability, number: usize) {
+    let every = if when == LoggedWhen::Recovering { 4 } else { 0 };
     match run::<WholeHeap>(script, level, place(number), (bug, when), every) {
         Err(what) => println!("{bug:?}: found: {}", what.chars().take(300).collect::<String>()),
         Ok(tally) => panic!("{bug:?} was not found: {tally:?}"),
@@ -93,35 +99,47 @@ fn caught(bug: Bug, when: When, script: &Script, level: Durability, number: usiz
 
 #[test]
 fn a_sub_heap_that_is_named_before_it_is_made_is_found() {
-    caught(Bug::Logged(LoggedBug::SubHeapNamedEarly), When::Running, &MADE, Process, 10);
+    caught(Bug::Logged(LoggedBug::SubHeapNamedEarly), LoggedWhen::Running, &MADE, Process, 10);
 }
 
 #[test]
 fn metadata_of_a_broken_off_sub_heap_that_count_as_new_are_found() {
-    caught(Bug::Logged(LoggedBug::SpareBelievedZero), When::Recovering, &MADE, Process, 11);
+    caught(Bug::Logged(LoggedBug::SpareBelievedZero), LoggedWhen::Recovering, &MADE, Process, 11);
 }
 
 #[test]
 fn puddles_that_a_crash_left_and_that_are_forgotten_are_found() {
-    caught(Bug::Logged(LoggedBug::SparesForgotten), When::Recovering, &MORE_DATA, Process, 12);
+    caught(
+        Bug::Logged(LoggedBug::SparesForgotten),
+        LoggedWhen::Recovering,
+        &MORE_DATA,
+        Process,
+        12,
+    );
 }
 
 #[test]
 fn lanes_that_decide_for_themselves_are_found() {
-    caught(Bug::Logged(LoggedBug::LinkIgnored), When::Recovering, &ACROSS, Process, 13);
+    caught(Bug::Logged(LoggedBug::LinkIgnored), LoggedWhen::Recovering, &ACROSS, Process, 13);
 }
 
 #[test]
 fn a_deciding_lane_that_ends_first_is_found() {
-    caught(Bug::Logged(LoggedBug::DecidingLaneEndedFirst), When::Running, &ACROSS, Process, 14);
+    caught(
+        Bug::Logged(LoggedBug::DecidingLaneEndedFirst),
+        LoggedWhen::Running,
+        &ACROSS,
+        Process,
+        14,
+    );
 }
 
 #[test]
 fn a_deciding_lane_that_is_not_flushed_is_found() {
-    caught(Bug::LaneNotFlushed, When::Running, &ACROSS, Power, 15);
+    caught(Bug::LaneNotFlushed, LoggedWhen::Running, &ACROSS, Power, 15);
 }
 
 #[test]
 fn a_part_whose_blocks_have_records_later_is_found() {
-    caught(Bug::Logged(LoggedBug::PartEntryApart), When::Running, &MORE_DATA, Process, 16);
+    caught(Bug::Logged(LoggedBug::PartEntryApart), LoggedWhen::Running, &MORE_DATA, Process, 16);
 }

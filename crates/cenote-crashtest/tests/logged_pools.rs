@@ -6,7 +6,7 @@
 //! `scripts/histories.sh` visits all.
 
 use cenote::HeapKind;
-use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreTally, ExploreWhen, Recoveries, run};
 use cenote_crashtest::history::{History, Op};
 use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::tier::number_of_change;
@@ -14,8 +14,8 @@ use cenote_crashtest::units::{Grain, Reach};
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, LoggedBug};
 
-fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan {
-    Plan {
+fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> ExplorePlan {
+    ExplorePlan {
         heap: HeapKind::Logged,
         level,
         strategy,
@@ -25,7 +25,7 @@ fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan 
         merged_every: 50,
         thorough_every: 64,
         again_every: 2000,
-        bug: (Bug::None, When::Both),
+        bug: (Bug::None, ExploreWhen::Both),
         fault: None,
         all_operations: false,
         threads: 1,
@@ -33,7 +33,7 @@ fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan 
 }
 
 #[track_caller]
-fn visit(plan: &Plan) -> Tally {
+fn visit(plan: &ExplorePlan) -> ExploreTally {
     let (tally, violation) = run(plan);
     println!("{} level, {}: {tally}", plan.level, plan.strategy.name);
     if let Some(violation) = violation {
@@ -84,8 +84,8 @@ fn power_may_fail_anywhere_whatever_way_a_transaction_commits() {
 
 /// With the bug some history fails, and without it none.
 #[track_caller]
-fn caught(bug: LoggedBug, when: When, level: Durability, histories: &[&str]) {
-    let with = |bug: Bug| Plan {
+fn caught(bug: LoggedBug, when: ExploreWhen, level: Durability, histories: &[&str]) {
+    let with = |bug: Bug| ExplorePlan {
         bug: (bug, when),
         all_operations: true,
         ..plan(level, Strategy::LAZY, parsed(histories))
@@ -98,25 +98,40 @@ fn caught(bug: LoggedBug, when: When, level: Durability, histories: &[&str]) {
 
 #[test]
 fn a_ticket_that_is_not_flushed() {
-    caught(LoggedBug::TicketNotFlushed, When::Running, Durability::Power, &["aCfC", "faC", "aCa"]);
+    caught(
+        LoggedBug::TicketNotFlushed,
+        ExploreWhen::Running,
+        Durability::Power,
+        &["aCfC", "faC", "aCa"],
+    );
 }
 
 #[test]
 fn a_ticket_that_says_allocated_before_the_commit() {
-    caught(LoggedBug::TicketMarkedEarly, When::Running, Durability::Power, &["a", "aa"]);
+    caught(LoggedBug::TicketMarkedEarly, ExploreWhen::Running, Durability::Power, &["a", "aa"]);
 }
 
 #[test]
 fn an_entry_that_stays_when_its_block_is_free() {
-    caught(LoggedBug::TicketKeepsEntry, When::Running, Durability::Process, &["fCa", "fCaC"]);
+    caught(
+        LoggedBug::TicketKeepsEntry,
+        ExploreWhen::Running,
+        Durability::Process,
+        &["fCa", "fCaC"],
+    );
 }
 
 #[test]
 fn an_opener_that_frees_nothing() {
-    caught(LoggedBug::TicketNotRecovered, When::Recovering, Durability::Process, &["a", "aa"]);
+    caught(
+        LoggedBug::TicketNotRecovered,
+        ExploreWhen::Recovering,
+        Durability::Process,
+        &["a", "aa"],
+    );
 }
 
 #[test]
 fn a_ticket_that_is_used_again_before_its_log_is_durably_finished() {
-    caught(LoggedBug::LazyTicket, When::Running, Durability::Power, &["aCa"]);
+    caught(LoggedBug::LazyTicket, ExploreWhen::Running, Durability::Power, &["aCa"]);
 }

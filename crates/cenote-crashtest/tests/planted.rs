@@ -5,11 +5,11 @@
 
 use cenote::{Access, HeapKind, Reader, Store};
 use cenote_crashtest::data::{Other, Root};
-use cenote_crashtest::explore::{Plan, Recoveries, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreWhen, Recoveries, run};
 use cenote_crashtest::history::History;
 use cenote_crashtest::rig::{POOLS, Strategy, base_image, open_options, window_base};
 use cenote_crashtest::units::{Grain, Reach};
-use cenote_layout::log::Kind;
+use cenote_layout::log::EntryKind;
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, plant};
@@ -17,7 +17,7 @@ use cenote_medium::sim::{CrashKind, SimMedium};
 
 /// Looks at every crash point of a few histories, with the bug and without.
 #[track_caller]
-fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories: &[&str]) {
+fn caught(bug: Bug, when: ExploreWhen, level: Durability, strategy: Strategy, histories: &[&str]) {
     // Torn entries are seen by words only, and so is what replay does to marks that it finds in
     // either state; recoveries are crashed where only that shows the bug.
     let by_words =
@@ -25,7 +25,7 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
     let grain = if by_words { Grain::Words } else { Grain::Classes };
     let recovery = matches!(bug, Bug::ReplayNotFenced | Bug::ReplayMarkNotFlushed);
     let reach = Reach { grain, exhaustive: 12, samples: 32 };
-    let plan = |bug: Bug| Plan {
+    let plan = |bug: Bug| ExplorePlan {
         heap: HeapKind::Traced,
         level,
         strategy,
@@ -53,7 +53,7 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
 }
 
 use Durability::{Power, Process};
-use When::{Both, Recovering, Running};
+use ExploreWhen::{Both, Recovering, Running};
 
 #[test]
 fn data_changed_before_its_undo_entry_is_durable() {
@@ -220,7 +220,7 @@ fn recovered(
                 .map_err(|e| text(&e))?;
             for (addr, contents) in entries(word, other) {
                 writer
-                    .append(Kind::Undo, addr, 8, (&raw const contents).cast())
+                    .append(EntryKind::Undo, addr, 8, (&raw const contents).cast())
                     .map_err(|e| text(&e))?;
             }
         }

@@ -106,7 +106,7 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, O
 
 /// Crashes of the recovery of an image, and of the rewriting that follows it.
 fn crash_recovery(
-    states: &[State],
+    states: &[ExpectedState],
     image: &Image,
     level: Durability,
     tally: &mut Tally,

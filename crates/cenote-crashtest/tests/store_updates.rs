@@ -6,7 +6,7 @@ use Update::{
     Close, Compact, Create, Expect, Fill, Format, Grow, GrowLog, Kill, Lease, Open, Register,
     Release, Remove, ReturnLog, TakeLog,
 };
-use cenote_crashtest::explore::When;
+use cenote_crashtest::explore::ExploreWhen;
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::tier::Sampled;
 use cenote_crashtest::updates::{Update, run};
@@ -123,7 +123,7 @@ fn visit(what: &str, script: &[Update], level: Durability, place: usize, every: 
         script,
         level,
         window_base(5000 + place),
-        (Bug::None, When::Both),
+        (Bug::None, ExploreWhen::Both),
         Sampled::all(every),
     ) {
         Ok(tally) => println!("{level} level, {what}, {} updates: {tally}", script.len()),
@@ -167,7 +167,7 @@ fn caught(bug: Bug, script: &[Update], place: usize) {
         script,
         Durability::Power,
         window_base(5000 + place),
-        (bug, When::Running),
+        (bug, ExploreWhen::Running),
         Sampled::default(),
     );
     match found {

@@ -13,7 +13,7 @@ use cenote_layout::catalog::{FRAME_HEADER_LEN, RecordHeader as FrameHeader, deco
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{Header, seal};
 use cenote_layout::log::{
-    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind, LogHeader,
+    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX, EntryHeader, EntryKind, LogHeader,
     RANGE_OFFSET, SequenceRange, entry_seed, entry_size, epoch_from_word,
 };
 use cenote_layout::log_space::LogSpaceHeader;
@@ -103,7 +103,7 @@ pub fn log(input: &mut Input<'_>, bytes: &mut [u8]) {
         else {
             return;
         };
-        let len = Kind::from_u8(entry.kind).map_or(0, |kind| kind.data_len(entry.size));
+        let len = EntryKind::from_u8(entry.kind).map_or(0, |kind| kind.data_len(entry.size));
         at += entry_size(u64::from(len)) as usize;
     }
     let Some((mut entry, _)) =
@@ -119,7 +119,7 @@ pub fn log(input: &mut Input<'_>, bytes: &mut [u8]) {
         4 => entry.kind = input.below(12) as u8,
         _ => entry.order = input.below(3) as u8,
     }
-    let len = Kind::from_u8(entry.kind).map_or(0, |kind| kind.data_len(entry.size)) as usize;
+    let len = EntryKind::from_u8(entry.kind).map_or(0, |kind| kind.data_len(entry.size)) as usize;
     let Some(data) = segment.get(at + 32..(at + 32).saturating_add(len)) else { return };
     let covered = &entry.as_bytes()[8..];
     entry.checksum = if len as u64 <= ENTRY_INLINE_DATA_MAX {

@@ -10,7 +10,7 @@
 use crate::forge;
 use crate::input::Input;
 use cenote_journal::{
-    Draft, Guard, Home, Journal, Roots, Scan, Settings, Stopped, Target, Tie, scan,
+    ApplyTarget, Draft, Guard, Home, Journal, JournalScan, Roots, Settings, Stopped, Tie, scan,
 };
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
@@ -93,13 +93,13 @@ pub(crate) fn run(input: &mut Input<'_>) {
 fn write(input: &mut Input<'_>, medium: &OwnedMedium, half_len: u64) -> BTreeMap<u64, Runs> {
     let journal = Journal::create(home(medium), half_len, (1, Roots::default()), SETTINGS)
         .expect("a new journal");
-    let targets: Vec<Target> = ["p", "q"]
+    let targets: Vec<ApplyTarget> = ["p", "q"]
         .into_iter()
         .zip(IDS)
         .map(|(name, id)| {
             medium.create(name, PRIMARY_LEN).expect("space");
             let file = Arc::new(FileHandle::open(medium, name).expect("it is there"));
-            Target { id, file, data_offset: 0, rooted: None }
+            ApplyTarget { id, file, data_offset: 0, rooted: None }
         })
         .collect();
     let mut written: BTreeMap<u64, Runs> = BTreeMap::new();
@@ -153,7 +153,7 @@ fn damaged(input: &mut Input<'_>, original: &[u8], half_len: u64) -> Vec<u8> {
 /// in them. Returns the number of the last.
 fn check_records(
     file: &FileHandle,
-    found: &Scan,
+    found: &JournalScan,
     len: u64,
     written: Option<&BTreeMap<u64, Runs>>,
 ) -> Option<u64> {
@@ -184,7 +184,7 @@ fn check_records(
 }
 
 /// A new session goes on from what was found, and leaves no record and no damage.
-fn go_on(medium: &OwnedMedium, file: &Arc<FileHandle>, found: &Scan) {
+fn go_on(medium: &OwnedMedium, file: &Arc<FileHandle>, found: &JournalScan) {
     let records = found.records.len();
     let roots = found.roots.clone().unwrap_or_default();
     let again = Journal::resume(home(medium), Arc::clone(file), (found, roots), SETTINGS);

@@ -1,6 +1,6 @@
 //! Fuzz targets: everything that reads bytes which it did not write must take any bytes.
 //!
-//! A target is a function of a byte string, [`Target::run`]. It reads the string as a program
+//! A target is a function of a byte string, [`FuzzTarget::run`]. It reads the string as a program
 //! ([`Input`]): how to make a valid superblock, log or catalog, what to damage in it, and whether
 //! to put checksums right again afterwards, so that what lies behind the checksums is reached too.
 //! Then it feeds the result to the production readers and asserts what must hold. It panics if that
@@ -39,7 +39,7 @@ pub use input::{Input, Random};
 
 /// What can be fuzzed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum FuzzTarget {
     /// Superblocks, puddle headers, log headers, log-space headers and entries.
     Header,
     /// Logs: inspection and replay, over memory that notices every stray write.
@@ -58,7 +58,7 @@ pub enum Target {
     Image,
 }
 
-impl Target {
+impl FuzzTarget {
     /// All targets.
     pub const ALL: [Self; 8] = [
         Self::Header,
@@ -115,7 +115,7 @@ impl Target {
 mod tests {
     use super::*;
 
-    fn run(target: Target, count: u64) {
+    fn run(target: FuzzTarget, count: u64) {
         for seed in 0..count {
             target.run(&Random(seed).bytes(512));
         }
@@ -124,41 +124,41 @@ mod tests {
 
     #[test]
     fn headers_take_any_bytes() {
-        run(Target::Header, 3000);
+        run(FuzzTarget::Header, 3000);
     }
 
     #[test]
     fn logs_take_any_bytes_and_refused_ones_change_nothing() {
-        run(Target::Log, 3000);
+        run(FuzzTarget::Log, 3000);
     }
 
     #[test]
     fn messages_take_any_bytes() {
-        run(Target::Message, 3000);
+        run(FuzzTarget::Message, 3000);
     }
 
     #[test]
     fn protections_take_any_bytes_and_show_only_what_was_sealed() {
-        run(Target::AtRest, 2000);
+        run(FuzzTarget::AtRest, 2000);
     }
 
     #[test]
     fn journals_take_any_bytes() {
-        run(Target::Journal, 1000);
+        run(FuzzTarget::Journal, 1000);
     }
 
     #[test]
     fn archives_take_any_bytes() {
-        run(Target::Archive, 3000);
+        run(FuzzTarget::Archive, 3000);
     }
 
     #[test]
     fn images_take_any_bytes_types_and_ranges() {
-        run(Target::Image, 1500);
+        run(FuzzTarget::Image, 1500);
     }
 
     #[test]
     fn catalogs_take_any_bytes() {
-        run(Target::Catalog, 3000);
+        run(FuzzTarget::Catalog, 3000);
     }
 }

@@ -19,8 +19,8 @@ use cenote_layout::checksum::checksum;
 use cenote_layout::header;
 use cenote_layout::log::{
     AllocationMark, CONTROL_OFFSET, ContentHash, END_BASE, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX,
-    EntryHeader, Kind, LogHeader, RANGE_OFFSET, SequenceRange, TailWord, entry_seed, entry_size,
-    epoch_from_word,
+    EntryHeader, EntryKind, LogHeader, RANGE_OFFSET, SequenceRange, TailWord, entry_seed,
+    entry_size, epoch_from_word,
 };
 use cenote_log::{CrashKind, LogDamage, LogWriter, Outcome};
 use zerocopy::{FromBytes, IntoBytes};
@@ -124,7 +124,7 @@ impl Logged {
                 // SAFETY: all data is readable and inside the world, which outlives the writer.
                 let logged = unsafe {
                     writer.append_range(
-                        Kind::Undo,
+                        EntryKind::Undo,
                         addr,
                         len,
                         world.at(addr, len),
@@ -141,7 +141,13 @@ impl Logged {
                 let bytes = vec![new; len];
                 // SAFETY: the bytes are readable, and copied by the call.
                 let logged = unsafe {
-                    writer.append_range(Kind::Redo, addr, len, bytes.as_ptr(), &mut |_, _, _| {})
+                    writer.append_range(
+                        EntryKind::Redo,
+                        addr,
+                        len,
+                        bytes.as_ptr(),
+                        &mut |_, _, _| {},
+                    )
                 };
                 // An error: a part of it is logged, so this one can only be rolled back.
                 if logged.is_ok() {
@@ -158,7 +164,7 @@ impl Logged {
                 let mask = 1u64 << input.below(64);
                 // SAFETY: the mask is readable, and copied by the call.
                 let logged = unsafe {
-                    writer.append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast())
+                    writer.append(EntryKind::ClearBitsOnAbort, word, 8, (&raw const mask).cast())
                 };
                 if logged.is_ok() {
                     self.mark(world, word, mask);
@@ -184,8 +190,10 @@ impl Logged {
         // SAFETY: the mark is readable, and copied by the call; a fresh entry has no data.
         let logged = unsafe {
             match is_mark {
-                true => writer.append(Kind::Allocation, addr, len as u32, (&raw const mark).cast()),
-                false => writer.append(Kind::Fresh, addr, len as u32, core::ptr::null()),
+                true => {
+                    writer.append(EntryKind::Allocation, addr, len as u32, (&raw const mark).cast())
+                }
+                false => writer.append(EntryKind::Fresh, addr, len as u32, core::ptr::null()),
             }
         };
         if logged.is_ok() {
@@ -322,7 +330,7 @@ fn places(world: &World) -> Vec<usize> {
     };
     for entry in summary.entries {
         let Some(&at) = places.last() else { break };
-        let next = if entry.kind == Kind::Jump {
+        let next = if entry.kind == EntryKind::Jump {
             (entry.addr.wrapping_sub(SEGMENT_ADDR) / SEGMENT_STEP) as usize * SEGMENT_MAX
                 + ENTRIES_OFFSET as usize
         } else {
@@ -357,7 +365,7 @@ fn forge(input: &mut Input<'_>, world: &World) {
             size: data.len() as u32,
             index: index as u32,
             seq: base.wrapping_add(1),
-            kind: Kind::Undo as u8,
+            kind: EntryKind::Undo as u8,
             order: 1,
             unfenced: 0,
         };
@@ -379,11 +387,11 @@ fn forge(input: &mut Input<'_>, world: &World) {
             _ => input.damage(&mut data),
         }
         if input.one_in(2)
-            && let Some(kind) = Kind::from_u8(header.kind)
+            && let Some(kind) = EntryKind::from_u8(header.kind)
         {
             // Sensible in all but one respect reaches further.
             (header.seq, header.order) = (base.wrapping_add(kind.class()), kind.order() as u8);
-            if header.kind == Kind::Jump as u8 {
+            if header.kind == EntryKind::Jump as u8 {
                 header.addr = SEGMENT_ADDR + input.below(SEGMENTS) as u64 * SEGMENT_STEP;
             }
         }
@@ -403,7 +411,7 @@ fn put_entry(
     mut header: EntryHeader,
     mut data: Vec<u8>,
 ) {
-    let data_len = |size| Kind::from_u8(header.kind).map_or(size, |kind| kind.data_len(size));
+    let data_len = |size| EntryKind::from_u8(header.kind).map_or(size, |kind| kind.data_len(size));
     let counts_data = data_len(0) != data_len(1);
     if input.one_in(2) && counts_data {
         header.size = data.len() as u32;

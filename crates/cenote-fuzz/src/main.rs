@@ -1,7 +1,7 @@
 //! `cenote-fuzz TARGET [--seconds N] [--seed S] [--once]`: runs a fuzz target over random inputs; a
 //! failure prints the seed that repeats it.
 
-use cenote_fuzz::{Random, Target};
+use cenote_fuzz::{FuzzTarget, Random};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LEN_MAX: usize = 1024;
 
 fn usage(problem: &str) -> ExitCode {
-    let names = Target::ALL.map(Target::name).join("|");
+    let names = FuzzTarget::ALL.map(FuzzTarget::name).join("|");
     eprintln!("{problem}\nusage: cenote-fuzz {names} [--seconds N] [--seed S] [--once]");
     ExitCode::from(2)
 }
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let Some(name) = args.next() else {
         return usage("no target is named");
     };
-    let Some(target) = Target::from_name(&name) else {
+    let Some(target) = FuzzTarget::from_name(&name) else {
         return usage(&format!("there is no target {name:?}"));
     };
     let (mut seconds, mut first, mut once) = (10, None, false);

@@ -338,7 +338,7 @@ fn two_that_claim_runs_get_different_superblocks_and_all_come_back() {
             owned: (0..3).map(|_| UnsafeCell::new(0)).collect(),
         });
         let work = |puddle: &Puddle, count: u32| {
-            if let runs::Taken::At(start) = runs::take(puddle, count, 1) {
+            if let runs::TakenRun::At(start) = runs::take(puddle, count, 1) {
                 for number in start..start + count {
                     // SAFETY: the checker panics if two threads are here at a time.
                     puddle.owned[number as usize].with_mut(|value| unsafe { *value += 1 });
@@ -351,7 +351,7 @@ fn two_that_claim_runs_get_different_superblocks_and_all_come_back() {
         work(&puddle, 2);
         thread.join().unwrap();
         // Nothing is lost, and every hint is set again.
-        assert_eq!(runs::take(&*puddle, 3, 1), runs::Taken::At(0));
+        assert_eq!(runs::take(&*puddle, 3, 1), runs::TakenRun::At(0));
     });
 }
 
@@ -394,7 +394,7 @@ impl Robust {
         // SAFETY: the checker panics if two threads are here at a time.
         self.data.with_mut(|data| unsafe { *data += 1 });
         robust::unlock(&self.word);
-        u32::from(taken == robust::Taken::Recovered)
+        u32::from(taken == robust::LockTaken::Recovered)
     }
 
     /// Reads as process `me`, likewise.
@@ -403,7 +403,7 @@ impl Robust {
         // SAFETY: the checker panics if a thread writes meanwhile.
         self.data.with(|data| assert!(unsafe { *data } < 3));
         robust::unlock(&self.places[at]);
-        u32::from(taken == robust::Taken::Recovered)
+        u32::from(taken == robust::LockTaken::Recovered)
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::backing::Sharing;
 use crate::error::{BackingError, OpenError};
-use crate::robust::{self, OwnerLiveness, ReaderSlots, Taken};
+use crate::robust::{self, LockTaken, OwnerLiveness, ReaderSlots};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -85,7 +85,7 @@ impl<'h> Exclusion<'h> {
     ///
     /// # Errors
     /// [`OpenError::Lock`]: the owner has died, and what it left cannot be dealt with now.
-    pub fn write(&self, until: Option<Instant>) -> Result<Option<Taken>, OpenError> {
+    pub fn write(&self, until: Option<Instant>) -> Result<Option<LockTaken>, OpenError> {
         let taken = robust::write(self.writer, self.places, &By(self.sharing, until));
         in_time(taken)?.map(|taken| self.intact(taken, Self::end_write)).transpose()
     }
@@ -94,7 +94,7 @@ impl<'h> Exclusion<'h> {
     ///
     /// # Errors
     /// As [`Exclusion::write`].
-    pub fn try_write(&self) -> Result<Option<Taken>, OpenError> {
+    pub fn try_write(&self) -> Result<Option<LockTaken>, OpenError> {
         let taken = robust::try_write(self.writer, self.places, &By(self.sharing, None));
         let taken = in_time(taken)?.flatten();
         taken.map(|taken| self.intact(taken, Self::end_write)).transpose()
@@ -102,7 +102,11 @@ impl<'h> Exclusion<'h> {
 
     /// What was taken excludes others, and is no memory of this process in the place of a page that
     /// was lost.
-    fn intact(&self, taken: Taken, give_back: impl FnOnce(&Self)) -> Result<Taken, OpenError> {
+    fn intact(
+        &self,
+        taken: LockTaken,
+        give_back: impl FnOnce(&Self),
+    ) -> Result<LockTaken, OpenError> {
         self.sharing.intact().map_err(failed).inspect_err(|_| give_back(self))?;
         Ok(taken)
     }
@@ -117,7 +121,7 @@ impl<'h> Exclusion<'h> {
     ///
     /// # Errors
     /// As [`Exclusion::write`].
-    pub fn read(&self, until: Option<Instant>) -> Result<Option<Taken>, OpenError> {
+    pub fn read(&self, until: Option<Instant>) -> Result<Option<LockTaken>, OpenError> {
         let taken = robust::read(self.writer, self.places, self.own, &By(self.sharing, until));
         let Some((at, taken)) = in_time(taken)? else { return Ok(None) };
         debug_assert_eq!(at, self.own, "a member's place is its own");
@@ -128,7 +132,7 @@ impl<'h> Exclusion<'h> {
     #[must_use]
     pub fn try_read(&self) -> bool {
         robust::try_read(self.writer, self.places, self.own, &By(self.sharing, None)).is_some()
-            && self.intact(Taken::Clean, Self::end_read).is_ok()
+            && self.intact(LockTaken::Clean, Self::end_read).is_ok()
     }
 
     /// Gives the lock back.

@@ -42,13 +42,13 @@ pub use error::{
 };
 pub use exclusion::Exclusion;
 pub use heap::{Heap, Trace};
-pub use memory::{Counts, MemoryBacking, MemoryOptions};
+pub use memory::{DurabilityCounts, MemoryBacking, MemoryOptions};
 pub use pool_backing::PoolBacking;
 pub use pool_heap::PoolHeap;
 pub use report::{
     BinStats, Damage, Finding, HeapReport, HeapStats, MetadataDamage, RecoveryReport, ValueReport,
 };
-pub use trace::{Progress, TraceOptions, Types};
+pub use trace::{TraceOptions, TraceProgress, Types};
 pub use traced::reclaim::{self, Marked};
 pub use traced::{
     PuddleHeap, SuperblockInfo, Swept, TracedHeap, TrimProgress, TrimReport, Use, is_helper,

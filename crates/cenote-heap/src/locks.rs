@@ -7,11 +7,11 @@
 //!
 //! A lock does not make a change whole; a transaction does. So change the protected data in
 //! transactions that begin and end while the lock is held. Then a thread that takes the lock over
-//! from a dead process finds the data as the last commit left them, and [`Taken::Recovered`] is
+//! from a dead process finds the data as the last commit left them, and [`LockTaken::Recovered`] is
 //! news, not trouble. The [`OwnerLiveness`] ensures that: the one of a pool ([`PoolLiveness`])
 //! counts a process as ended only when its logs are replayed.
 
-pub use crate::robust::{OwnerLiveness, Taken};
+pub use crate::robust::{LockTaken, OwnerLiveness};
 
 use crate::robust;
 use cenote_store::{PoolHandle, StoreError};
@@ -101,7 +101,10 @@ impl RobustMutex {
     /// # Errors
     /// That of [`OwnerLiveness`]: the owner has died, and what it left cannot be dealt with now.
     /// The lock stays the dead one's.
-    pub fn lock<O: OwnerLiveness>(&self, owners: &O) -> Result<(MutexGuard<'_>, Taken), O::Error> {
+    pub fn lock<O: OwnerLiveness>(
+        &self,
+        owners: &O,
+    ) -> Result<(MutexGuard<'_>, LockTaken), O::Error> {
         let taken = robust::lock(&self.0, owners)?;
         Ok((MutexGuard(&self.0), taken))
     }
@@ -113,7 +116,7 @@ impl RobustMutex {
     pub fn try_lock<O: OwnerLiveness>(
         &self,
         owners: &O,
-    ) -> Result<Option<(MutexGuard<'_>, Taken)>, O::Error> {
+    ) -> Result<Option<(MutexGuard<'_>, LockTaken)>, O::Error> {
         let taken = robust::try_lock(&self.0, owners)?;
         Ok(taken.map(|taken| (MutexGuard(&self.0), taken)))
     }
@@ -135,7 +138,10 @@ impl RobustRwLock {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn write<O: OwnerLiveness>(&self, owners: &O) -> Result<(WriteGuard<'_>, Taken), O::Error> {
+    pub fn write<O: OwnerLiveness>(
+        &self,
+        owners: &O,
+    ) -> Result<(WriteGuard<'_>, LockTaken), O::Error> {
         let taken = robust::write(&self.writer, &self.readers, owners)?;
         Ok((WriteGuard(&self.writer), taken))
     }
@@ -147,7 +153,7 @@ impl RobustRwLock {
     pub fn try_write<O: OwnerLiveness>(
         &self,
         owners: &O,
-    ) -> Result<Option<(WriteGuard<'_>, Taken)>, O::Error> {
+    ) -> Result<Option<(WriteGuard<'_>, LockTaken)>, O::Error> {
         let taken = robust::try_write(&self.writer, &self.readers, owners)?;
         Ok(taken.map(|taken| (WriteGuard(&self.writer), taken)))
     }
@@ -157,7 +163,10 @@ impl RobustRwLock {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn read<O: OwnerLiveness>(&self, owners: &O) -> Result<(ReadGuard<'_>, Taken), O::Error> {
+    pub fn read<O: OwnerLiveness>(
+        &self,
+        owners: &O,
+    ) -> Result<(ReadGuard<'_>, LockTaken), O::Error> {
         // Threads begin at different places, so that they do not all look at the first.
         let first = cenote_sys::cpu_number::current() as usize % READERS_MAX;
         let (at, taken) = robust::read(&self.writer, &self.readers, first, owners)?;

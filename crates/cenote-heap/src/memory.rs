@@ -32,7 +32,7 @@ impl Default for MemoryOptions {
 
 /// How often durability was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct DurabilityCounts {
     /// Lines flushed.
     pub flushed_lines: u64,
     /// Calls of flush.
@@ -44,11 +44,11 @@ pub struct Counts {
 }
 
 #[derive(Debug)]
-struct Window {
+struct MemoryWindow {
     raw: *mut u8,
     layout: Layout,
     base: u64,
-    slots: Box<[Slot]>,
+    slots: Box<[WindowSlot]>,
     extents: Mutex<Vec<Extent>>,
     options: MemoryOptions,
     refuse: AtomicBool,
@@ -58,7 +58,7 @@ struct Window {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct WindowSlot {
     /// Start of the puddle that covers this slot, or 0.
     puddle: AtomicU64,
     /// Whether that puddle is another pool's.
@@ -68,11 +68,11 @@ struct Slot {
 
 // SAFETY: the raw memory is owned; it is freed when the last clone goes, and used through
 // `Backing`'s contract otherwise.
-unsafe impl Send for Window {}
+unsafe impl Send for MemoryWindow {}
 // SAFETY: everything else in it is atomic or behind a lock.
-unsafe impl Sync for Window {}
+unsafe impl Sync for MemoryWindow {}
 
-impl Drop for Window {
+impl Drop for MemoryWindow {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout by `new`.
         unsafe { dealloc(self.raw, self.layout) }
@@ -83,7 +83,7 @@ impl Drop for Window {
 /// after the first heap was dropped, is what a next process finds after a crash of the first.
 #[derive(Clone, Debug)]
 pub struct MemoryBacking {
-    window: Arc<Window>,
+    window: Arc<MemoryWindow>,
     writable: bool,
     power: bool,
 }
@@ -103,12 +103,12 @@ impl MemoryBacking {
             handle_alloc_error(layout);
         }
         let base = (raw.expose_provenance() as u64).next_multiple_of(SLOT_SIZE);
-        let slot = |_| Slot {
+        let slot = |_| WindowSlot {
             puddle: AtomicU64::new(0),
             foreign: AtomicBool::new(false),
             heap: AtomicPtr::new(null_mut()),
         };
-        let window = Window {
+        let window = MemoryWindow {
             raw,
             layout,
             base,
@@ -127,9 +127,14 @@ impl MemoryBacking {
 
     /// What was asked for so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DurabilityCounts {
         let count = |i: usize| self.window.counts[i].load(Ordering::Relaxed);
-        Counts { flushed_lines: count(0), flushes: count(1), fences: count(2), puddles: count(3) }
+        DurabilityCounts {
+            flushed_lines: count(0),
+            flushes: count(1),
+            fences: count(2),
+            puddles: count(3),
+        }
     }
 
     /// The same memory, as a pool that is open for reading only.
@@ -178,7 +183,7 @@ impl MemoryBacking {
     }
 
     #[inline]
-    fn lookup(&self, addr: u64) -> Option<&Slot> {
+    fn lookup(&self, addr: u64) -> Option<&WindowSlot> {
         let slot =
             self.window.slots.get((addr.wrapping_sub(self.window.base) / SLOT_SIZE) as usize)?;
         let puddle = slot.puddle.load(Ordering::Acquire);

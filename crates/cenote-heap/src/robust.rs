@@ -23,10 +23,10 @@
 //!
 //! **No thread waits for the dead.** A waiter sleeps for some milliseconds at most. Then it asks
 //! [`OwnerLiveness`] whether the owner has ended *and what it left was dealt with*. If so, it swaps
-//! a writer's word for its own name and returns [`Taken::Recovered`]; a dead reader's place it only
-//! clears, because a reader leaves nothing half done. A waiter that dies leaves nothing but bit 31.
-//! If an error comes before a dead writer's next holder returns, the lock is *abandoned*: the word
-//! has a name that no process has, which counts as dead.
+//! a writer's word for its own name and returns [`LockTaken::Recovered`]; a dead reader's place it
+//! only clears, because a reader leaves nothing half done. A waiter that dies leaves nothing but
+//! bit 31. If an error comes before a dead writer's next holder returns, the lock is *abandoned*:
+//! the word has a name that no process has, which counts as dead.
 //!
 //! **Writers come first**: a reader that comes while a writer waits, waits. So a thread that reads
 //! does not come again as a reader: it would wait for itself.
@@ -59,7 +59,7 @@ pub trait OwnerLiveness {
 /// How a lock was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Taken {
+pub enum LockTaken {
     /// Its last holder gave it back, or there was none.
     Clean,
     /// Its last holder died with it. What it had begun in transactions was taken back or completed;
@@ -97,7 +97,11 @@ fn doze(word: &AtomicU64, seen: u64) -> bool {
 }
 
 /// Waits until the word is 0, and takes it if `take`; or takes it over from the dead, in any case.
-fn acquire<O: OwnerLiveness>(word: &AtomicU64, owners: &O, take: bool) -> Result<Taken, O::Error> {
+fn acquire<O: OwnerLiveness>(
+    word: &AtomicU64,
+    owners: &O,
+    take: bool,
+) -> Result<LockTaken, O::Error> {
     let mut looks = 0;
     loop {
         let seen = word.load(Ordering::SeqCst);
@@ -107,7 +111,7 @@ fn acquire<O: OwnerLiveness>(word: &AtomicU64, owners: &O, take: bool) -> Result
                     .compare_exchange(0, owners.me(), Ordering::SeqCst, Ordering::Relaxed)
                     .is_ok()
             {
-                return Ok(Taken::Clean);
+                return Ok(LockTaken::Clean);
             }
             continue;
         }
@@ -121,30 +125,30 @@ fn acquire<O: OwnerLiveness>(word: &AtomicU64, owners: &O, take: bool) -> Result
                 .compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
             {
-                return Ok(Taken::Recovered);
+                return Ok(LockTaken::Recovered);
             }
         }
     }
 }
 
 /// Takes a mutex.
-pub(crate) fn lock<O: OwnerLiveness>(word: &AtomicU64, owners: &O) -> Result<Taken, O::Error> {
+pub(crate) fn lock<O: OwnerLiveness>(word: &AtomicU64, owners: &O) -> Result<LockTaken, O::Error> {
     let taken = acquire(word, owners, true)?;
-    Ok(if planted(Bug::TakenOverInSilence) { Taken::Clean } else { taken })
+    Ok(if planted(Bug::TakenOverInSilence) { LockTaken::Clean } else { taken })
 }
 
 /// Takes a mutex that is free, or whose owner is dead.
 pub(crate) fn try_lock<O: OwnerLiveness>(
     word: &AtomicU64,
     owners: &O,
-) -> Result<Option<Taken>, O::Error> {
+) -> Result<Option<LockTaken>, O::Error> {
     let me = owners.me();
     match word.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
-        Ok(_) => Ok(Some(Taken::Clean)),
+        Ok(_) => Ok(Some(LockTaken::Clean)),
         Err(seen) if is_over(owners, seen & !WAITED)? => {
             let over = me | (seen & WAITED);
             let swapped = word.compare_exchange(seen, over, Ordering::SeqCst, Ordering::Relaxed);
-            Ok(swapped.is_ok().then_some(Taken::Recovered))
+            Ok(swapped.is_ok().then_some(LockTaken::Recovered))
         }
         Err(_) => Ok(None),
     }
@@ -164,10 +168,10 @@ fn abandon(word: &AtomicU64) {
     }
 }
 
-fn give_back(word: &AtomicU64, taken: Taken) {
+fn give_back(word: &AtomicU64, taken: LockTaken) {
     match taken {
-        Taken::Clean => unlock(word),
-        Taken::Recovered => abandon(word),
+        LockTaken::Clean => unlock(word),
+        LockTaken::Recovered => abandon(word),
     }
 }
 
@@ -193,7 +197,7 @@ pub(crate) fn write<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     word: &AtomicU64,
     places: &P,
     owners: &O,
-) -> Result<Taken, O::Error> {
+) -> Result<LockTaken, O::Error> {
     let taken = lock(word, owners)?;
     if planted(Bug::ReadersNotAwaited) {
         return Ok(taken);
@@ -213,7 +217,7 @@ pub(crate) fn try_write<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     word: &AtomicU64,
     places: &P,
     owners: &O,
-) -> Result<Option<Taken>, O::Error> {
+) -> Result<Option<LockTaken>, O::Error> {
     let Some(taken) = try_lock(word, owners)? else { return Ok(None) };
     fence(Ordering::SeqCst);
     for at in 0..places.len() {
@@ -254,7 +258,7 @@ pub(crate) fn read<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     places: &P,
     first: usize,
     owners: &O,
-) -> Result<(usize, Taken), O::Error> {
+) -> Result<(usize, LockTaken), O::Error> {
     let first = if first < places.len() { first } else { 0 };
     let mut full = 0;
     loop {
@@ -262,7 +266,7 @@ pub(crate) fn read<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
         // come go out again.
         let taken = acquire(word, owners, false)?;
         let claimed = claim(places, first, owners.me());
-        if taken == Taken::Recovered {
+        if taken == LockTaken::Recovered {
             match claimed {
                 Some(at) => {
                     unlock(word);
@@ -273,7 +277,7 @@ pub(crate) fn read<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
         } else if let Some(at) = claimed {
             fence(Ordering::SeqCst);
             if word.load(Ordering::SeqCst) == 0 || planted(Bug::ReaderLooksFirst) {
-                return Ok((at, Taken::Clean));
+                return Ok((at, LockTaken::Clean));
             }
             unlock(places.place(at));
             continue;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// How far a traversal has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct TraceProgress {
     /// Blocks reached so far. How many there will be is not known before.
     pub blocks: u64,
     /// Superblocks of the heap that hold blocks; 64 KiB each.
@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 /// Hears how far a traversal has come, and may break it off.
-pub type OnProgress<'a> = dyn FnMut(&Progress) -> ControlFlow<()> + 'a;
+pub type OnProgress<'a> = dyn FnMut(&TraceProgress) -> ControlFlow<()> + 'a;
 
 /// How a heap is traced: by [`crate::TracedHeap::recover_with`] and
 /// [`crate::TracedHeap::check_with`].

@@ -14,7 +14,7 @@ use crate::copied::copy_into;
 use crate::error::RecoverError;
 use crate::heap::Trace;
 use crate::report::{LISTED_MAX, ValueReport};
-use crate::trace::{Progress, TraceOptions};
+use crate::trace::{TraceOptions, TraceProgress};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
 use cenote_layout::values::{Blocks, InvalidValue, Rules, Structures, Values, is_header, no_room};
@@ -69,7 +69,7 @@ pub(crate) fn check_values<H: Trace>(
         if report.blocks.is_multiple_of(BLOCKS)
             && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
         {
-            let at = Progress { blocks: report.blocks, superblocks };
+            let at = TraceProgress { blocks: report.blocks, superblocks };
             cancelled = matches!(progress(&at), ControlFlow::Break(()));
             told = Instant::now();
         }
@@ -81,7 +81,7 @@ pub(crate) fn check_values<H: Trace>(
         if (number as u64).is_multiple_of(BLOCKS)
             && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
         {
-            let at = Progress { blocks: report.blocks, superblocks };
+            let at = TraceProgress { blocks: report.blocks, superblocks };
             cancelled |= matches!(progress(&at), ControlFlow::Break(()));
             told = Instant::now();
         }

@@ -88,26 +88,26 @@ impl runs::Backing for Plain {
 #[test]
 fn neighbours_coalesce_and_the_first_fit_is_taken() {
     let map = Plain::new(100);
-    assert_eq!(runs::take(&map, 10, 1), runs::Taken::At(0));
+    assert_eq!(runs::take(&map, 10, 1), runs::TakenRun::At(0));
     for i in 1..10 {
-        assert_eq!(runs::take(&map, 10, 1), runs::Taken::At(i * 10));
+        assert_eq!(runs::take(&map, 10, 1), runs::TakenRun::At(i * 10));
     }
-    assert_eq!(runs::take(&map, 1, 1), runs::Taken::None);
+    assert_eq!(runs::take(&map, 1, 1), runs::TakenRun::None);
     runs::put(&map, 30, 10);
     runs::put(&map, 50, 10);
-    assert_eq!(runs::take(&map, 11, 1), runs::Taken::None);
+    assert_eq!(runs::take(&map, 11, 1), runs::TakenRun::None);
     runs::put(&map, 40, 10);
-    assert_eq!(runs::take(&map, 30, 1), runs::Taken::At(30));
+    assert_eq!(runs::take(&map, 30, 1), runs::TakenRun::At(30));
 }
 
 #[test]
 fn a_stale_hint_is_passed_over_and_stays() {
     let map = Plain::new(10);
     assert!(anchor::take(map.anchor(4)));
-    assert_eq!(runs::take(&map, 5, 1), runs::Taken::At(5));
-    assert_eq!(runs::take(&map, 5, 1), runs::Taken::Disturbed);
+    assert_eq!(runs::take(&map, 5, 1), runs::TakenRun::At(5));
+    assert_eq!(runs::take(&map, 5, 1), runs::TakenRun::Disturbed);
     runs::put(&map, 4, 1);
-    assert_eq!(runs::take(&map, 5, 1), runs::Taken::At(0));
+    assert_eq!(runs::take(&map, 5, 1), runs::TakenRun::At(0));
 }
 
 proptest! {
@@ -124,8 +124,8 @@ proptest! {
                 end <= len as usize && flags[a..end].iter().all(|&f| f)
             });
             let found = runs::take(&map, count, align as u32);
-            let taken_at = |at| runs::Taken::At(at as u32);
-            prop_assert_eq!(found, expected.map_or(runs::Taken::None, taken_at));
+            let taken_at = |at| runs::TakenRun::At(at as u32);
+            prop_assert_eq!(found, expected.map_or(runs::TakenRun::None, taken_at));
             match expected {
                 Some(at) => {
                     flags[at..at + count as usize].fill(false);

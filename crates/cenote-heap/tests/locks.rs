@@ -2,7 +2,7 @@
 //!
 //! The other processes are this program again, told by the environment what to do.
 
-use cenote_heap::locks::{OwnerLiveness, Processes, RobustMutex, RobustRwLock, Taken};
+use cenote_heap::locks::{LockTaken, OwnerLiveness, Processes, RobustMutex, RobustRwLock};
 use cenote_sys::memory::{Access, Sharing, map_file, release, reserve_anywhere};
 use cenote_testkit::child::again;
 use std::convert::Infallible;
@@ -74,7 +74,7 @@ fn write(page: &Page, owners: &Processes, me: u64) {
     let (one, other) = (page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
     // Only a thread that was told may find a difference; or a reader was told, which leaves
     // `writer` as it was.
-    if taken == Taken::Clean && before == 0 && one != other {
+    if taken == LockTaken::Clean && before == 0 && one != other {
         page.wrong.fetch_add(1, Ordering::Relaxed);
     }
     page.other.store(one, Ordering::Relaxed);
@@ -97,7 +97,7 @@ fn read(page: &Page, owners: &Processes) {
     // A reader that is told cannot repair. It shows that by leaving `writer` as the dead
     // one left it.
     let same = page.other.load(Ordering::Relaxed) == first;
-    if taken == Taken::Clean && !same && page.writer.load(Ordering::Relaxed) == 0 {
+    if taken == LockTaken::Clean && !same && page.writer.load(Ordering::Relaxed) == 0 {
         page.wrong.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -162,7 +162,7 @@ fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
     drop(held(page.mutex.lock(&owners)));
     assert_eq!(page.wrong.load(Ordering::Relaxed), 0);
     assert_eq!(page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
-    assert!(held(page.lock.try_write(&owners)).is_some_and(|(_, taken)| taken == Taken::Clean));
+    assert!(held(page.lock.try_write(&owners)).is_some_and(|(_, taken)| taken == LockTaken::Clean));
 }
 
 #[test]
@@ -197,9 +197,9 @@ fn an_owner_that_cannot_be_judged_stays_the_owner() {
     assert_eq!(mutex.try_lock(&Unknown).err(), Some("not known"));
     assert!(held(mutex.try_lock(&Known(1))).is_none());
     let (guard, taken) = held(mutex.lock(&Known(7)));
-    assert_eq!(taken, Taken::Recovered);
+    assert_eq!(taken, LockTaken::Recovered);
     drop(guard);
-    assert_eq!(held(mutex.lock(&Known(7))).1, Taken::Clean);
+    assert_eq!(held(mutex.lock(&Known(7))).1, LockTaken::Clean);
     // A writer that finds a dead writer, and a reader of which nothing is known: the next thread
     // is told in its place.
     let lock = RobustRwLock::default();
@@ -219,6 +219,6 @@ fn an_owner_that_cannot_be_judged_stays_the_owner() {
     // SAFETY: the lock's first word is the writer's; it is this thread's alone.
     unsafe { AtomicU64::from_ptr((&raw const lock).cast_mut().cast()) }.store(9, Ordering::SeqCst);
     assert_eq!(lock.write(&Half).err(), Some("not known"));
-    assert_eq!(held(lock.write(&Known(8))).1, Taken::Recovered);
-    assert!(held(lock.try_write(&Known(0))).is_some_and(|(_, taken)| taken == Taken::Clean));
+    assert_eq!(held(lock.write(&Known(8))).1, LockTaken::Recovered);
+    assert!(held(lock.try_write(&Known(0))).is_some_and(|(_, taken)| taken == LockTaken::Clean));
 }

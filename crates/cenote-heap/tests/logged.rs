@@ -1,8 +1,8 @@
 //! Sub-heaps of the logged heap in plain memory: against a model, with wrong frees, flipped bits,
 //! worst fragmentation, and what operations cost.
 
-use cenote_heap::logged::{AllocRefused, FreeRefused, LogFull, Place, Region, SubHeap};
-use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
+use cenote_heap::logged::{AllocRefused, FreeRefused, LogFull, Region, SubHeap, SubHeapPlace};
+use cenote_heap::{Backing, DurabilityCounts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
     CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LANES_OFFSET, LEVELS_OFFSET, LISTS_OFFSET, SubHeapGeometry,
@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 type Heap = SubHeap<MemoryBacking>;
 
 /// Memory for a sub-heap, and where its regions lie in it.
-fn memory(data_len: u64, lanes: u32) -> (MemoryBacking, Place) {
+fn memory(data_len: u64, lanes: u32) -> (MemoryBacking, SubHeapPlace) {
     let geometry = geometry(data_len, lanes);
     let puddle_size = data_len.next_multiple_of(64 << 10);
     let size_max = (puddle_size + geometry.metadata_len).next_multiple_of(1 << 20) + (2 << 20);
@@ -24,7 +24,7 @@ fn memory(data_len: u64, lanes: u32) -> (MemoryBacking, Place) {
     let base = backing.extents()[0].addr;
     let data = Region { puddle: 0, base, from: 0, len: data_len };
     let metadata = Region { puddle: 1, base: meta.addr, from: 0, len: geometry.metadata_len };
-    (backing, Place { data, metadata })
+    (backing, SubHeapPlace { data, metadata })
 }
 
 /// A sub-heap whose table has levels for all blocks of so much data.
@@ -32,17 +32,17 @@ fn geometry(data_len: u64, lanes: u32) -> SubHeapGeometry {
     SubHeapGeometry::new(lanes, 0, SubHeapGeometry::levels_for(data_len)).expect("a geometry")
 }
 
-fn format(backing: &MemoryBacking, place: &Place, lanes: u32) -> Heap {
+fn format(backing: &MemoryBacking, place: &SubHeapPlace, lanes: u32) -> Heap {
     // SAFETY: two puddles of memory that nothing else uses; a clone of the backing keeps them.
     unsafe { SubHeap::format(backing.clone(), place, 0, lanes) }.expect("a sub-heap")
 }
 
-fn open(backing: &MemoryBacking, place: &Place) -> Heap {
+fn open(backing: &MemoryBacking, place: &SubHeapPlace) -> Heap {
     // SAFETY: as in `format`; the sub-heap that was open there is dropped, or is only read.
     unsafe { SubHeap::open(backing.clone(), &place.metadata) }.expect("a sub-heap").0
 }
 
-fn new(data_len: u64) -> (MemoryBacking, Place, Heap) {
+fn new(data_len: u64) -> (MemoryBacking, SubHeapPlace, Heap) {
     let (backing, place) = memory(data_len, 4);
     let heap = format(&backing, &place, 4);
     (backing, place, heap)
@@ -217,7 +217,7 @@ fn threads_share_a_sub_heap_and_blocks_of_each_other() {
 }
 
 /// Bytes of the metadata, but for the undo log.
-fn metadata(place: &Place) -> Vec<u8> {
+fn metadata(place: &SubHeapPlace) -> Vec<u8> {
     let at =
         core::ptr::with_exposed_provenance::<u8>((place.metadata.addr() + LISTS_OFFSET) as usize);
     let len = (place.metadata.len - LISTS_OFFSET) as usize;
@@ -347,7 +347,7 @@ fn lanes_and_their_entries_are_bounded() {
 }
 
 /// Cells that say something: list heads, level entries, and records.
-fn cells_in_use(heap: &Heap, place: &Place) -> Vec<u64> {
+fn cells_in_use(heap: &Heap, place: &SubHeapPlace) -> Vec<u64> {
     let all = metadata(place);
     let lists = LISTS_OFFSET + u64::from(CLASS_MIN) * 32..LEVELS_OFFSET;
     assert_eq!((lists.end - lists.start) / 32, u64::from(CLASS_MAX - CLASS_MIN) + 1);
@@ -453,7 +453,7 @@ fn a_damaged_seal_of_the_last_change_is_found_and_takes_nothing_back() {
 }
 
 /// Puts metadata back, and makes the undo log empty.
-fn restore(place: &Place, before: &[u8]) {
+fn restore(place: &SubHeapPlace, before: &[u8]) {
     let at = core::ptr::with_exposed_provenance_mut::<u8>(place.metadata.addr() as usize);
     // SAFETY: the test's memory, which no thread uses meanwhile: lists and what is behind them, and
     // the undo log before them.
@@ -468,7 +468,7 @@ fn restore(place: &Place, before: &[u8]) {
 fn cost<T>(backing: &MemoryBacking, act: impl FnOnce() -> T) -> (u64, u64) {
     let before = backing.counts();
     let _ = act();
-    let Counts { flushed_lines, fences, .. } = backing.counts();
+    let DurabilityCounts { flushed_lines, fences, .. } = backing.counts();
     (flushed_lines - before.flushed_lines, fences - before.fences)
 }
 

@@ -2,8 +2,8 @@
 //! transactions over several sub-heaps, wrong frees, and a model.
 
 use cenote_heap::logged::{
-    AllocRefused, FreeRefused, LoggedError, LoggedHeap, LoggedOptions, Place, Recovered, Region,
-    SubHeap,
+    AllocRefused, FreeRefused, LoggedError, LoggedHeap, LoggedOptions, Recovered, Region, SubHeap,
+    SubHeapPlace,
 };
 use cenote_heap::{Backing, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
@@ -269,7 +269,7 @@ fn merges_across(bug: Bug) -> bool {
     };
     let metadata = region(4 << 20, geometry.metadata_len);
     let [one, other] = [2 << 20, 2 << 20].map(|size| region(size, size));
-    let place = Place { data: one, metadata };
+    let place = SubHeapPlace { data: one, metadata };
     // SAFETY: three puddles of memory that nothing else uses; the sub-heap keeps them.
     let sub = unsafe {
         let sub = SubHeap::format(backing.clone(), &place, 0, 1).expect("a sub-heap");

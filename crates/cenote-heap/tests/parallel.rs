@@ -3,7 +3,7 @@
 
 use crate::common::{Random, TypeMap, backing, field, pointers, read, record, write, zero};
 use cenote_heap::report::{Fault, TraceCounts};
-use cenote_heap::trace::{Filter, Progress, Scanned, Visitor};
+use cenote_heap::trace::{Filter, Scanned, TraceProgress, Visitor};
 use cenote_heap::{
     Backing, BackingError, Extent, Heap as _, MemoryBacking, RecoverError, Trace, TraceOptions,
     TracedHeap, Types,
@@ -381,7 +381,7 @@ fn a_recovery_that_is_cancelled_at_any_report_changes_nothing_and_can_be_repeate
         for at in 0.. {
             let mut calls = 0;
             let mut last = 0;
-            let mut progress = |progress: &Progress| {
+            let mut progress = |progress: &TraceProgress| {
                 assert!(
                     progress.blocks >= last && progress.blocks <= count && progress.superblocks > 0
                 );

@@ -1,10 +1,10 @@
 //! What is flushed and fenced, exactly; and what a crash between any two steps leaves.
 
 use crate::common::{A, B, backing};
-use cenote_heap::{Counts, Heap as _, Trace, TracedHeap};
+use cenote_heap::{DurabilityCounts, Heap as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 
-fn since(backing: &cenote_heap::MemoryBacking, before: Counts) -> (u64, u64, u64) {
+fn since(backing: &cenote_heap::MemoryBacking, before: DurabilityCounts) -> (u64, u64, u64) {
     let now = backing.counts();
     (
         now.flushes - before.flushes,

@@ -8,7 +8,7 @@ use cenote_layout::id::{TypeId, Uuid};
 use cenote_layout::logged::LoggedHeader;
 use cenote_layout::puddle::header_space;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
-use cenote_protect::{Kind, explain};
+use cenote_protect::{RangeKind, explain};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
 use cenote_testkit::child::{ended, task, with_task};
 use cenote_testkit::directories::directory;
@@ -81,7 +81,7 @@ fn metadata(store: &Store) -> [usize; 3] {
     let backing = backing(store);
     let root = backing.extents()[0];
     let start = (root.addr + header_space(root.size)) as usize;
-    let is_far = |at: &usize| explain(*at).is_some_and(|found| found.kind == Kind::Metadata);
+    let is_far = |at: &usize| explain(*at).is_some_and(|found| found.kind == RangeKind::Metadata);
     let bodies = backing.extents().into_iter().skip(1);
     let far = bodies.map(|e| (e.addr + header_space(e.size)) as usize).find(is_far);
     let words = start + LoggedHeader::WORDS as usize;
@@ -126,7 +126,7 @@ fn metadata_or_none(store: &Store) -> bool {
     let is_guarded = explain(words).is_some();
     if is_guarded {
         let kinds = metadata(store).map(|at| explain(at).map(|found| found.kind));
-        assert_eq!(kinds, [Some(Kind::Metadata); 3]);
+        assert_eq!(kinds, [Some(RangeKind::Metadata); 3]);
         assert_eq!(explain(words).expect("explained").what(), "pool `x`");
     }
     is_guarded

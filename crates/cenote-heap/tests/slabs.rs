@@ -1,7 +1,7 @@
 //! Blocks under 256 bytes of a sub-heap: slots of slabs of one type.
 
-use cenote_heap::logged::{FreeRefused, Place, Region, SubHeap};
-use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
+use cenote_heap::logged::{FreeRefused, Region, SubHeap, SubHeapPlace};
+use cenote_heap::{Backing, DurabilityCounts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{SLAB_SIZES, SubHeapGeometry, slab_class};
 use cenote_medium::planted::{Bug, LoggedBug, plant};
@@ -11,24 +11,24 @@ type Heap = SubHeap<MemoryBacking>;
 
 const DATA_LEN: u64 = 1 << 20;
 
-fn memory() -> (MemoryBacking, Place) {
+fn memory() -> (MemoryBacking, SubHeapPlace) {
     let levels = SubHeapGeometry::levels_for(DATA_LEN);
     let len = SubHeapGeometry::new(2, 0, levels).expect("a geometry").metadata_len;
     let backing = MemoryBacking::new(MemoryOptions::default());
     let base = backing.take(len.next_multiple_of(64 << 10)).expect("memory").addr;
     let metadata = Region { puddle: 1, base, from: 0, len };
     let base = backing.extents()[0].addr;
-    (backing, Place { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata })
+    (backing, SubHeapPlace { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata })
 }
 
-fn new() -> (MemoryBacking, Place, Heap) {
+fn new() -> (MemoryBacking, SubHeapPlace, Heap) {
     let (backing, place) = memory();
     // SAFETY: two puddles of memory that nothing else uses; the backing keeps them.
     let heap = unsafe { SubHeap::format(backing.clone(), &place, 0, 2) }.expect("a sub-heap");
     (backing, place, heap)
 }
 
-fn open(backing: &MemoryBacking, place: &Place) -> Heap {
+fn open(backing: &MemoryBacking, place: &SubHeapPlace) -> Heap {
     // SAFETY: as in `new`; the sub-heap that was open there is dropped.
     unsafe { SubHeap::open(backing.clone(), &place.metadata) }.expect("a sub-heap").0
 }
@@ -189,7 +189,7 @@ fn small_blocks_flush_and_fence_exactly_so_often() {
     let cost = |act: &mut dyn FnMut()| {
         let before = backing.counts();
         act();
-        let Counts { flushed_lines, fences, .. } = backing.counts();
+        let DurabilityCounts { flushed_lines, fences, .. } = backing.counts();
         (flushed_lines - before.flushed_lines, fences - before.fences)
     };
     let mut all: Vec<u64> = (0..70).map(|_| alloc(&heap, 64, 1)).collect();
@@ -259,7 +259,7 @@ fn a_full_sub_heap_serves_small_blocks_again_once_all_are_freed() {
     let base = backing.extents()[1].addr;
     let metadata = Region { puddle: 1, base, from: 0, len: geometry.metadata_len };
     // SAFETY: as in `new`.
-    let heap = unsafe { SubHeap::format(backing, &Place { data, metadata }, 0, 2) };
+    let heap = unsafe { SubHeap::format(backing, &SubHeapPlace { data, metadata }, 0, 2) };
     let heap = heap.expect("a sub-heap");
     alloc(&heap, 100, 5);
     for size in [64, 64, 16] {

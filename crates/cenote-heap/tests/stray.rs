@@ -13,7 +13,7 @@ use cenote_layout::id::{TypeId, Uuid};
 use cenote_layout::logged::{LoggedHeader, SubHeapGeometry};
 use cenote_layout::puddle::header_space;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
-use cenote_protect::{Kind, explain};
+use cenote_protect::{RangeKind, explain};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
 use cenote_sys::bytes::{copy_by_kernel, store_by_kernel};
 use cenote_testkit::directories::directory;
@@ -143,7 +143,7 @@ fn guarded_metadata_never_change() {
             metadata.iter().cycle().take(bodies.len()).cloned().chain(bodies.clone()).collect();
         for number in 0..writes() {
             let (at, bytes) = write(&bodies, &mut seed);
-            let guarded = |at| explain(at).is_some_and(|found| found.kind == Kind::Metadata);
+            let guarded = |at| explain(at).is_some_and(|found| found.kind == RangeKind::Metadata);
             let all = (at..at + bytes.len()).filter(|at| guarded(*at)).count();
             let before = read(at, bytes.len());
             // SAFETY: metadata, which is refused, or data, into which no reference leads.

@@ -26,7 +26,7 @@
 //!   trimmed, and the next open applies it.
 
 use crate::JournalError;
-use crate::apply_queue::{Primary, Queued, Target};
+use crate::apply_queue::{ApplyTarget, Primary, Queued};
 use crate::changes::Changes;
 use crate::journal::{Journal, Locked, Ticket};
 use cenote_layout::id::Uuid;
@@ -86,7 +86,7 @@ impl Journal {
         &self,
         ticket: Ticket,
         changes: Changes,
-        targets: Vec<Target>,
+        targets: Vec<ApplyTarget>,
     ) -> Result<(), JournalError> {
         let later = Arc::new(Queued::new(ticket.half(), changes, targets));
         let mut state = self.lock();
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::tests::own;
     use crate::{Draft, Guard, Home, Roots, Settings, Stopped, Tie, scan};
-    use cenote_layout::object::Run;
+    use cenote_layout::object::LineRun;
     use cenote_medium::Durability;
     use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 
@@ -228,7 +228,7 @@ mod tests {
             let ticket =
                 journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
             journal.make_durable(&ticket).expect("durable");
-            let target = |id: &Uuid| Target {
+            let target = |id: &Uuid| ApplyTarget {
                 id: *id,
                 file: Arc::clone(&file),
                 data_offset: 0,
@@ -336,7 +336,7 @@ mod tests {
                 .apply_later(
                     ticket,
                     changes,
-                    vec![Target { id, file, data_offset: 0, rooted: None }],
+                    vec![ApplyTarget { id, file, data_offset: 0, rooted: None }],
                 )
                 .expect("queued");
             journal.settle(id).expect("applied");
@@ -357,7 +357,7 @@ mod tests {
     fn changes(runs: &[(u32, u64, u32, u8)]) -> Changes {
         let mut changes = Changes::default();
         for (object, first_line, lines, value) in runs.iter().copied() {
-            changes.runs.push(Run { object, lines, first_line });
+            changes.runs.push(LineRun { object, lines, first_line });
             changes.data.extend(std::iter::repeat_n(value, lines as usize * 64));
         }
         changes
@@ -372,8 +372,8 @@ mod tests {
         let ids = [Uuid::from_random_bytes([1; 16]), Uuid::from_random_bytes([2; 16])];
         let targets = || {
             vec![
-                Target { id: ids[0], file: file("p"), data_offset: 4096, rooted: None },
-                Target { id: ids[1], file: file("q"), data_offset: 0, rooted: None },
+                ApplyTarget { id: ids[0], file: file("p"), data_offset: 4096, rooted: None },
+                ApplyTarget { id: ids[1], file: file("q"), data_offset: 0, rooted: None },
             ]
         };
         // Neither sorted nor of one primary alone; the second comes over the first.

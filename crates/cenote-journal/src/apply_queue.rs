@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A primary that a record changes.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ApplyTarget {
     /// Its id.
     pub id: Uuid,
     /// Its file.
@@ -27,7 +27,7 @@ pub(crate) type Untouchable = (String, Box<MediumError>);
 
 /// Where the contents of a run lie.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct RunPart {
     object: u32,
     /// Bytes from the start of the primary's data.
     from: u64,
@@ -40,19 +40,19 @@ struct Part {
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) half: usize,
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<ApplyTarget>,
     pub(crate) changes: Changes,
     /// By primary and place.
-    parts: Vec<Part>,
+    parts: Vec<RunPart>,
 }
 
 impl Queued {
-    pub(crate) fn new(half: usize, changes: Changes, targets: Vec<Target>) -> Self {
+    pub(crate) fn new(half: usize, changes: Changes, targets: Vec<ApplyTarget>) -> Self {
         let mut data = 0;
-        let mut parts: Vec<Part> = Vec::with_capacity(changes.runs.len());
+        let mut parts: Vec<RunPart> = Vec::with_capacity(changes.runs.len());
         for run in &changes.runs {
             let len = run.len_bytes();
-            parts.push(Part {
+            parts.push(RunPart {
                 object: run.object,
                 from: run.offset(),
                 to: run.offset() + len,

@@ -3,7 +3,7 @@
 //! Invariant: `data` holds the contents of `runs`, one after the other, in the order of the runs.
 //! The runs of a primary that came from pages in order are in order.
 
-use cenote_layout::object::Run;
+use cenote_layout::object::LineRun;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use core::ops::Range;
 
@@ -19,7 +19,7 @@ pub(crate) const LINES: usize = PAGE / LINE;
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Lines that differ, in order.
-    pub runs: Vec<Run>,
+    pub runs: Vec<LineRun>,
     /// Contents of the runs, one after the other.
     pub data: Vec<u8>,
     /// Pages in which something differs.
@@ -66,7 +66,7 @@ impl Changes {
             last.lines = sum;
             return;
         }
-        self.runs.push(Run { object, lines, first_line });
+        self.runs.push(LineRun { object, lines, first_line });
     }
 
     /// The pages of primary number `object` that the runs lie in, if the runs came in order: of
@@ -87,7 +87,7 @@ impl Changes {
     }
 
     /// The runs with their contents.
-    pub fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&LineRun, &[u8])> {
         let mut rest = self.data.as_slice();
         self.runs.iter().map(move |run| {
             let (data, behind) = rest.split_at((run.len_bytes() as usize).min(rest.len()));

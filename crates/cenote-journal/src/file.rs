@@ -48,7 +48,7 @@ pub(crate) fn mark(header: &JournalHeader) -> JournalMark {
 
 /// The header of a journal's file, to be compared with what a superblock names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundJournal {
     /// The newest whole header.
     pub mark: JournalMark,
     /// The other place has no whole header, so that the newest may be lost.
@@ -69,7 +69,7 @@ pub struct Found {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
+pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<FoundJournal, String>, MediumError> {
     let found = read_header(file, store, false)?;
     Ok(found.map(|Whole { header, alone, .. }| found_in(&header, alone, header.trimmed, None)))
 }
@@ -81,14 +81,14 @@ pub(crate) fn found_in(
     alone: bool,
     last: u64,
     newest: Option<&RecordHeader>,
-) -> Found {
+) -> FoundJournal {
     // Of the header's session, or of one whose header is damaged. What earlier ones named is in the
     // header, as far as it counts.
     let newest = newest.filter(|newest| newest.epoch >= header.epoch);
     let used = header.generation != header.begun || newest.is_some();
     let names = newest.map_or([0; 2], |newest| [newest.other, newest.catalog]);
     let names = [names[0].max(header.other), names[1].max(header.catalog)];
-    Found { mark: mark(header), alone, session: header.session, used, last, names }
+    FoundJournal { mark: mark(header), alone, session: header.session, used, last, names }
 }
 
 /// Writes a header into the place of its generation, with the list that it names, and syncs both.

@@ -22,10 +22,10 @@ mod trim;
 
 use crate::apply_queue::Queued;
 use crate::file::{mark, new_header, replace, write_header};
-use crate::record::{Draft, Place, Read, read};
+use crate::record::{Draft, Read, RecordPlace, read};
 use crate::room::Room;
 use crate::roots::{Root, Roots};
-use crate::scan::Scan;
+use crate::scan::JournalScan;
 use crate::{Changes, Guard, JournalError, Stopped, Tie};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
@@ -97,14 +97,14 @@ impl Home {
 pub struct Journal {
     home: Home,
     settings: Settings,
-    state: Mutex<State>,
+    state: Mutex<JournalState>,
     changed: Condvar,
     /// For what other processes send.
     pub(crate) transfers: Room,
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct JournalState {
     file: Arc<FileHandle>,
     header: JournalHeader,
     /// Roots of protected primaries, as what is applied left them.
@@ -150,7 +150,7 @@ impl Half {
     }
 }
 
-impl State {
+impl JournalState {
     /// The half to be trimmed first, if one has to be.
     fn oldest_unsynced(&self) -> Option<usize> {
         [1 - self.active, self.active].into_iter().find(|number| !self.halves[*number].is_free())
@@ -162,7 +162,7 @@ impl State {
     }
 }
 
-pub(crate) type Locked<'a> = MutexGuard<'a, State>;
+pub(crate) type Locked<'a> = MutexGuard<'a, JournalState>;
 
 impl Journal {
     /// Makes the journal of a store that has none, with this epoch, which no journal of the store
@@ -194,7 +194,7 @@ impl Journal {
     pub fn resume(
         home: Home,
         file: Arc<FileHandle>,
-        (scan, roots): (&Scan, Roots),
+        (scan, roots): (&JournalScan, Roots),
         settings: Settings,
     ) -> Result<Self, JournalError> {
         let (trimmed, chain) = scan.last;
@@ -221,7 +221,7 @@ impl Journal {
         Self {
             home,
             settings,
-            state: Mutex::new(State {
+            state: Mutex::new(JournalState {
                 file,
                 header,
                 roots,
@@ -304,7 +304,7 @@ impl Journal {
     /// The medium: a full disk, or a failed sync, which poisons; a record that is too large.
     pub fn append(&self, draft: &Draft<'_>) -> Result<Ticket, JournalError> {
         let mut state = self.make_room(draft.total_len())?;
-        let place = Place {
+        let place = RecordPlace {
             seq: state.written + 1,
             epoch: state.header.epoch,
             chain: state.chain,
@@ -382,7 +382,7 @@ impl Journal {
     }
 
     /// Replaces the file by a larger one. No primary needs anything that is in it.
-    fn grow(&self, state: &mut State, len: u64) -> Result<(), JournalError> {
+    fn grow(&self, state: &mut JournalState, len: u64) -> Result<(), JournalError> {
         let limit = self.settings.half_len_max;
         if len > limit {
             return Err(JournalError::TooLarge { needed: len, limit });

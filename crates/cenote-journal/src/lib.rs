@@ -38,14 +38,14 @@ mod tie_tests;
 mod ties;
 mod transfer;
 
-pub use apply_queue::{Primary, Target};
+pub use apply_queue::{ApplyTarget, Primary};
 pub use changes::{Changes, Pages};
-pub use file::{Found, look};
+pub use file::{FoundJournal, look};
 pub use journal::{Home, Journal, Settings, Ticket};
 pub use quiet::Quiet;
 pub use record::{Draft, Record};
 pub use roots::{ROOT_HEADER_LEN, Root, Rooted, Roots};
-pub use scan::{ROOTS_LOST, Scan, scan};
+pub use scan::{JournalScan, ROOTS_LOST, scan};
 pub use ties::{TIED, Tie};
 pub use transfer::{Delivered, Limits, Receiver, Transfer, TransferError, distinct};
 

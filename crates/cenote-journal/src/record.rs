@@ -3,7 +3,7 @@
 use crate::changes::Changes;
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::Uuid;
-use cenote_layout::object::{COMMIT_MAGIC, CommitRecord, PSYNC_MAGIC, RecordHeader, Run};
+use cenote_layout::object::{COMMIT_MAGIC, CommitRecord, LineRun, PSYNC_MAGIC, RecordHeader};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 use zerocopy::{FromBytes, IntoBytes};
@@ -13,7 +13,7 @@ const GATHER_MAX: usize = 256 << 10;
 
 /// What a record says about its place among the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordPlace {
     pub(crate) seq: u64,
     pub(crate) epoch: u64,
     pub(crate) chain: u64,
@@ -62,7 +62,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The header with its tables, and their checksum.
-    fn head(&self, place: &Place) -> (Vec<u8>, u64) {
+    fn head(&self, place: &RecordPlace) -> (Vec<u8>, u64) {
         let header = RecordHeader {
             magic: PSYNC_MAGIC,
             seq: place.seq,
@@ -96,7 +96,7 @@ impl<'a> Draft<'a> {
         &self,
         file: &FileHandle,
         offset: u64,
-        place: &Place,
+        place: &RecordPlace,
     ) -> Result<u64, MediumError> {
         let data = &self.changes.data;
         let data_at = offset + self.head_len();
@@ -136,7 +136,7 @@ pub struct Record {
     /// The primaries that it changes.
     pub objects: Vec<Uuid>,
     /// What it changes of them.
-    pub runs: Vec<Run>,
+    pub runs: Vec<LineRun>,
     /// Where its data lies in the file.
     pub(crate) data_at: u64,
 }
@@ -177,11 +177,11 @@ pub(crate) fn read(file: &FileHandle, offset: u64, end: u64) -> Result<Read, Med
     let (objects, runs) = tables.split_at(header.objects as usize * size_of::<Uuid>());
     let objects: Vec<Uuid> =
         objects.chunks_exact(16).filter_map(|bytes| Uuid::read_from_bytes(bytes).ok()).collect();
-    let runs: Vec<Run> = runs
-        .chunks_exact(size_of::<Run>())
-        .filter_map(|bytes| Run::read_from_bytes(bytes).ok())
+    let runs: Vec<LineRun> = runs
+        .chunks_exact(size_of::<LineRun>())
+        .filter_map(|bytes| LineRun::read_from_bytes(bytes).ok())
         .collect();
-    let sum: u64 = runs.iter().map(Run::len_bytes).sum();
+    let sum: u64 = runs.iter().map(LineRun::len_bytes).sum();
     if sum != header.data_len
         || runs.iter().any(|run| run.lines == 0 || run.object >= header.objects)
     {

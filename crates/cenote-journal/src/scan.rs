@@ -5,7 +5,7 @@
 //! there without a gap; the first place where none follows is the end if nothing later relies on
 //! it, and damage if a later record says that one was durable there.
 
-use super::file::{Found, found_in, read_header};
+use super::file::{FoundJournal, found_in, read_header};
 use super::record::{Read, Record, read};
 use super::roots::Roots;
 use cenote_layout::PAGE_SIZE;
@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 
 /// What a journal holds.
 #[derive(Debug)]
-pub struct Scan {
+pub struct JournalScan {
     pub(crate) header: JournalHeader,
     alone: bool,
     /// Of the newest record that is whole.
@@ -39,10 +39,10 @@ pub struct Scan {
     pub roots: Option<Roots>,
 }
 
-impl Scan {
+impl JournalScan {
     /// The header.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> FoundJournal {
         found_in(&self.header, self.alone, self.last.0, self.newest.as_ref())
     }
 
@@ -125,7 +125,7 @@ fn relied_on(
     Ok(false)
 }
 
-/// What is wrong with a journal of which [`Scan::roots`] is lost.
+/// What is wrong with a journal of which [`JournalScan::roots`] is lost.
 pub const ROOTS_LOST: &str =
     "its newest header is damaged, and with it the list of the states of what is protected at rest";
 
@@ -137,7 +137,7 @@ pub fn scan(
     file: &FileHandle,
     store: Uuid,
     writing: bool,
-) -> Result<Result<Scan, String>, MediumError> {
+) -> Result<Result<JournalScan, String>, MediumError> {
     let (header, alone, roots) = match read_header(file, store, writing)? {
         Ok(found) => (found.header, found.alone, Some(found.roots)),
         Err(problem) => return Ok(Err(problem)),
@@ -181,7 +181,7 @@ pub fn scan(
             torn.extend_from_slice(&record.objects);
         }
     }
-    Ok(Ok(Scan {
+    Ok(Ok(JournalScan {
         header,
         alone,
         newest,

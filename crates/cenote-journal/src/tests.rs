@@ -1,10 +1,11 @@
 //! What becomes of a journal when calls to its medium fail.
 
 use crate::{
-    Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Target, Tie, scan,
+    ApplyTarget, Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Tie,
+    scan,
 };
 use cenote_layout::id::Uuid;
-use cenote_layout::object::Run;
+use cenote_layout::object::LineRun;
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, FileHandle, Operation, OwnedMedium};
 use std::sync::{Arc, OnceLock};
@@ -74,12 +75,12 @@ impl Rig {
         value: u8,
     ) -> Result<(), JournalError> {
         let mut changes = Changes::default();
-        changes.runs.push(Run { object: 0, lines, first_line });
+        changes.runs.push(LineRun { object: 0, lines, first_line });
         changes.data.resize(lines as usize * 64, value);
         let ids: Vec<Uuid> = (0..ids).map(id).collect();
         let ticket = self.journal.append(&Draft::new(&ids, &changes).expect("a record"))?;
         self.journal.make_durable(&ticket)?;
-        let target = |id: &Uuid| Target {
+        let target = |id: &Uuid| ApplyTarget {
             id: *id,
             file: Arc::clone(&self.file),
             data_offset: 0,
@@ -192,7 +193,7 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         let rig = Rig::new(64 << 10);
         rig.psync(2 * MANY, 0, 600, 1).expect("psynced");
         let mut changes = Changes::default();
-        changes.runs.push(Run { object: 0, lines: 1, first_line: 1000 });
+        changes.runs.push(LineRun { object: 0, lines: 1, first_line: 1000 });
         changes.data.resize(64, 2);
         let ids: Vec<Uuid> = (0..MANY).map(id).collect();
         let ticket =
@@ -200,7 +201,7 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         assert_eq!(ticket.half(), 1);
         rig.journal.make_durable(&ticket).expect("durable");
         rig.sim.inject(header());
-        let targets = ids.iter().map(|id| Target {
+        let targets = ids.iter().map(|id| ApplyTarget {
             id: *id,
             file: Arc::clone(&rig.file),
             data_offset: 0,

@@ -4,10 +4,11 @@
 
 use crate::tests::own;
 use crate::{
-    Changes, Draft, Guard, Home, Journal, Roots, Settings, Stopped, TIED, Target, Ticket, Tie, scan,
+    ApplyTarget, Changes, Draft, Guard, Home, Journal, Roots, Settings, Stopped, TIED, Ticket, Tie,
+    scan,
 };
 use cenote_layout::id::Uuid;
-use cenote_layout::object::Run;
+use cenote_layout::object::LineRun;
 use cenote_medium::planted::{Bug, plant, planted};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, FileHandle, OwnedMedium};
@@ -178,7 +179,7 @@ impl Rig {
                 let Some(journal) = &self.journals[of] else { return };
                 let mut changes = Changes::default();
                 let lines = pages * 64 - 8;
-                changes.runs.push(Run { object: 0, lines, first_line: 0 });
+                changes.runs.push(LineRun { object: 0, lines, first_line: 0 });
                 changes.data.resize(lines as usize * 64, 1);
                 let ids = [Uuid([1; 16])];
                 let ticket =
@@ -244,7 +245,7 @@ impl Rig {
         for (ticket, changes) in self.pending[of].drain(..) {
             journal.make_durable(&ticket).expect("durable");
             let file = Arc::clone(&self.primary);
-            let target = Target { id: Uuid([1; 16]), file, data_offset: 0, rooted: None };
+            let target = ApplyTarget { id: Uuid([1; 16]), file, data_offset: 0, rooted: None };
             journal.apply_later(ticket, changes, vec![target]).expect("queued");
         }
     }

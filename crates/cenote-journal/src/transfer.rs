@@ -13,13 +13,13 @@
 //! the sender does not know, and takes lines as they are, where that is allowed. A transfer that
 //! does not fit ([`TransferError`]) changes nothing.
 
-use crate::apply_queue::{Primary, Target};
+use crate::apply_queue::{ApplyTarget, Primary};
 use crate::changes::{Changes, Pages};
 use crate::journal::Journal;
 use crate::record::Draft;
 use crate::{JournalError, Stopped};
 use cenote_layout::id::Uuid;
-use cenote_layout::object::Run;
+use cenote_layout::object::LineRun;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
@@ -41,7 +41,7 @@ const LINES: u64 = PAGE_SIZE / LINE_SIZE;
 #[derive(Debug)]
 pub struct Transfer {
     file: File,
-    runs: Vec<Run>,
+    runs: Vec<LineRun>,
     /// Bytes of contents so far.
     len: u64,
     /// Bytes that are kept for the list, before the contents.
@@ -55,7 +55,7 @@ impl Transfer {
     /// The system has no memory, or no descriptor.
     pub fn new(runs_max: usize) -> io::Result<Self> {
         let file = cenote_sys::dual_mapping::nameless_file("cenote-psync")?;
-        Ok(Self { file, runs: Vec::new(), len: 0, room: (runs_max * size_of::<Run>()) as u64 })
+        Ok(Self { file, runs: Vec::new(), len: 0, room: (runs_max * size_of::<LineRun>()) as u64 })
     }
 
     /// Adds pages of primary number `object`, whose shadow begins at `shadow`.
@@ -96,7 +96,7 @@ impl Transfer {
         write: impl FnOnce(&File, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let lines = u32::try_from(len / LINE_SIZE).unwrap_or(u32::MAX);
-        let table = (self.runs.len() + 1) * size_of::<Run>();
+        let table = (self.runs.len() + 1) * size_of::<LineRun>();
         if table as u64 > self.room || u64::from(lines) * LINE_SIZE != len {
             return Err(io::Error::new(
                 io::ErrorKind::FileTooLarge,
@@ -104,7 +104,7 @@ impl Transfer {
             ));
         }
         write(&self.file, self.room + self.len)?;
-        self.runs.push(Run { object, lines, first_line });
+        self.runs.push(LineRun { object, lines, first_line });
         self.len += len;
         Ok(())
     }
@@ -122,7 +122,10 @@ impl Transfer {
     /// No memory.
     pub fn finish(self) -> io::Result<(File, u32)> {
         self.file.write_all_at(self.runs.as_bytes(), 0)?;
-        Ok((self.file, u32::try_from(self.room as usize / size_of::<Run>()).unwrap_or(u32::MAX)))
+        Ok((
+            self.file,
+            u32::try_from(self.room as usize / size_of::<LineRun>()).unwrap_or(u32::MAX),
+        ))
     }
 }
 
@@ -199,7 +202,7 @@ pub struct Limits {
 /// Reads transfers.
 #[derive(Debug)]
 pub struct Receiver {
-    runs: Vec<Run>,
+    runs: Vec<LineRun>,
     data_at: u64,
 }
 
@@ -220,7 +223,7 @@ impl Receiver {
             Ok(_) => return Err(TransferError::Nonsense("its file is none in memory")),
             Err(error) => return Err(TransferError::Unreadable(error)),
         }
-        let mut runs = vec![Run { object: 0, lines: 0, first_line: 0 }; count as usize];
+        let mut runs = vec![LineRun { object: 0, lines: 0, first_line: 0 }; count as usize];
         let data_at = size_of_val(&runs[..]) as u64;
         file.read_exact_at(runs.as_mut_bytes(), 0).map_err(TransferError::Unreadable)?;
         runs.truncate(runs.iter().rposition(|run| run.lines != 0).map_or(0, |last| last + 1));
@@ -253,7 +256,7 @@ impl Receiver {
 
     /// Bytes of all its lines.
     fn len_bytes(&self) -> u64 {
-        self.runs.iter().map(Run::len_bytes).sum()
+        self.runs.iter().map(LineRun::len_bytes).sum()
     }
 
     /// Adds what differs to `changes`, which may come to at most `most` bytes.
@@ -301,7 +304,7 @@ impl Journal {
     /// was told.
     pub fn psync_transfer(
         &self,
-        targets: Vec<(Target, Limits)>,
+        targets: Vec<(ApplyTarget, Limits)>,
         file: &File,
         count: u32,
         most: u64,
@@ -387,7 +390,7 @@ mod tests {
 
     #[test]
     fn lists_that_cannot_be_are_refused() {
-        let run = |object, first_line, lines| Run { object, lines, first_line };
+        let run = |object, first_line, lines| LineRun { object, lines, first_line };
         for (runs, lines) in [
             (vec![run(1, 64, 64)], true),
             (vec![run(0, 0, 64)], true),

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! An archive is written and read from front to back, so that it goes through a pipe. First comes
-//! the *manifest*, an [`Entry`] in each section: pools, then puddles, types, and what was left
-//! behind. Then come *chunks*: whole pages of the puddles' bodies, by puddle and by offset; what no
-//! chunk covers is zero. The last section says how much there was. Each section has its number, and
-//! the checksum of the one before, so that none can be lost, repeated or exchanged.
+//! the *manifest*, an [`ArchiveEntry`] in each section: pools, then puddles, types, and what was
+//! left behind. Then come *chunks*: whole pages of the puddles' bodies, by puddle and by offset;
+//! what no chunk covers is zero. The last section says how much there was. Each section has its
+//! number, and the checksum of the one before, so that none can be lost, repeated or exchanged.
 //!
 //! There is no name of a file in an archive, and no header of a puddle: an import makes both.
 
@@ -35,7 +35,7 @@ pub const SECTION_MAGIC: [u8; 8] = *b"CENASECT";
 /// Incompatible feature of [`ArchiveHeader`]: pools are protected at rest, and their puddles are
 /// sealed.
 pub const INCOMPAT_SEALED: u64 = 1 << 0;
-/// Incompatible feature of [`ArchiveHeader`]: some pools may be torn ([`Entry::TornPool`]).
+/// Incompatible feature of [`ArchiveHeader`]: some pools may be torn ([`ArchiveEntry::TornPool`]).
 pub const INCOMPAT_TORN: u64 = 1 << 1;
 /// A reader that does not know the kind of this section skips it.
 pub const FLAG_SKIP: u32 = 1;
@@ -141,7 +141,7 @@ impl Codec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum SectionKind {
-    /// An [`Entry`] of the manifest.
+    /// An [`ArchiveEntry`] of the manifest.
     Entry = 1,
     /// Pages of a puddle.
     Chunk = 2,
@@ -203,7 +203,7 @@ pub fn section_sum(header: &SectionHeader, payload: &[u8]) -> u64 {
 /// One entry of a manifest, in the encoding of postcard. The order of variants is part of the
 /// format: add at the end only, with an incompatible feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Entry {
+pub enum ArchiveEntry {
     /// A pool.
     Pool(PoolEntry),
     /// A puddle of one of the pools.
@@ -213,7 +213,7 @@ pub enum Entry {
     /// Pointers lead to a pool that is not in the archive.
     Left(LeftEntry),
     /// A pool that may hold half a transaction, because its logs were discarded; in the place of
-    /// [`Entry::Pool`]. Only with [`INCOMPAT_TORN`].
+    /// [`ArchiveEntry::Pool`]. Only with [`INCOMPAT_TORN`].
     TornPool(PoolEntry),
 }
 

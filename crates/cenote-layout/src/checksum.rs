@@ -22,7 +22,7 @@ pub mod seed {
     pub const DESCRIPTOR: u64 = 0x4345_4e4f_5445_0006;
     /// Type names, to type ids.
     pub const TYPE_NAME: u64 = 0x4345_4e4f_5445_0007;
-    /// Contents of the ranges that a seal covers, [`crate::log::Kind::Seal`].
+    /// Contents of the ranges that a seal covers, [`crate::log::EntryKind::Seal`].
     pub const SEAL: u64 = 0x4345_4e4f_5445_0008;
     /// [`crate::object::ObjectHeader`].
     pub const OBJECT: u64 = 0x4345_4e4f_5445_0009;

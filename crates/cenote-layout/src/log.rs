@@ -249,7 +249,7 @@ impl TailWord {
 /// `base + 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EntryKind {
     /// Undo: `data` is what stood at `addr` before; copied back on roll-back.
     Undo = 1,
     /// Redo: `data` is what will stand at `addr`; copied there on roll-forward.
@@ -273,12 +273,12 @@ pub enum Kind {
     /// Undo-class: the transaction goes on at the start of the segment whose puddle's address is
     /// `addr`. No data.
     Jump = 8,
-    /// [`Kind::Fresh`] and [`Kind::ClearBitsOnAbort`] in one line: the block `addr, size`, and an
-    /// [`AllocationMark`] as data. On roll-forward its bits are set.
+    /// [`EntryKind::Fresh`] and [`EntryKind::ClearBitsOnAbort`] in one line: the block `addr,
+    /// size`, and an [`AllocationMark`] as data. On roll-forward its bits are set.
     Allocation = 9,
 }
 
-impl Kind {
+impl EntryKind {
     /// The kind with this number.
     #[must_use]
     pub const fn from_u8(value: u8) -> Option<Self> {
@@ -363,7 +363,7 @@ pub struct EntryHeader {
     pub index: u32,
     /// Sequence number.
     pub seq: u32,
-    /// [`Kind`].
+    /// [`EntryKind`].
     pub kind: u8,
     /// [`Order`].
     pub order: u8,
@@ -405,7 +405,7 @@ pub const fn entry_seed(log_id: u64, epoch: u32) -> u64 {
     log_id ^ (epoch as u64).rotate_left(32) ^ crate::checksum::seed::LOG
 }
 
-/// Data of a [`Kind::Allocation`] entry: what makes the block free again on roll-back, and
+/// Data of an [`EntryKind::Allocation`] entry: what makes the block free again on roll-back, and
 /// allocated on roll-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -418,7 +418,7 @@ pub struct AllocationMark {
 
 const _: () = assert!(entry_size(size_of::<AllocationMark>() as u64) == crate::LINE_SIZE);
 
-/// Data of a [`Kind::Seal`] entry. `addr` of the entry is 0.
+/// Data of an [`EntryKind::Seal`] entry. `addr` of the entry is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Seal {

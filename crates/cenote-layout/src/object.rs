@@ -348,7 +348,7 @@ pub const RECORD_OBJECTS_MAX: u32 = 1 << 16;
 /// Lines of one object that a psync changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Run {
+pub struct LineRun {
     /// Which of the record's objects.
     pub object: u32,
     /// Number of lines of 64 bytes, not zero.
@@ -357,9 +357,9 @@ pub struct Run {
     pub first_line: u64,
 }
 
-const _: () = assert!(size_of::<Run>() == 16);
+const _: () = assert!(size_of::<LineRun>() == 16);
 
-impl Run {
+impl LineRun {
     /// First byte in the object's data; saturates.
     #[must_use]
     pub const fn offset(&self) -> u64 {
@@ -396,7 +396,7 @@ impl RecordHeader {
     /// Bytes of the header and the tables behind it.
     #[must_use]
     pub const fn head_len(objects: u32, runs: u32) -> u64 {
-        size_of::<Self>() as u64 + objects as u64 * 16 + runs as u64 * size_of::<Run>() as u64
+        size_of::<Self>() as u64 + objects as u64 * 16 + runs as u64 * size_of::<LineRun>() as u64
     }
 
     /// Bytes of a record with this much in it, or `None` if that is more than any journal holds.

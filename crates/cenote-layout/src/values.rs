@@ -85,7 +85,7 @@ enum Form {
 /// A declared type.
 #[derive(Debug)]
 struct Record {
-    members: Vec<Member>,
+    members: Vec<ValueMember>,
     tag: Option<Tag>,
 }
 
@@ -95,11 +95,11 @@ struct Tag {
     offset: u64,
     size: u8,
     /// By rising discriminant.
-    variants: Vec<(u64, String, Vec<Member>)>,
+    variants: Vec<(u64, String, Vec<ValueMember>)>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct ValueMember {
     name: String,
     offset: u64,
     shape: Arc<Shape>,
@@ -185,8 +185,8 @@ impl Shape {
     }
 }
 
-fn run_members(members: &[Member], bytes: &[u8], at: u64, path: Path<'_>, visit: Visit<'_>) {
-    for Member { name, offset, shape } in members {
+fn run_members(members: &[ValueMember], bytes: &[u8], at: u64, path: Path<'_>, visit: Visit<'_>) {
+    for ValueMember { name, offset, shape } in members {
         let Some(bytes) = part(bytes, *offset, shape.size) else { continue };
         match name.as_str() {
             ELEMENT => shape.run(bytes, at + offset, path, visit),
@@ -439,7 +439,7 @@ impl Values {
     }
 
     /// The fields that have rules.
-    fn members(&mut self, fields: &[FieldRecord], spare: bool, depth: u32) -> Vec<Member> {
+    fn members(&mut self, fields: &[FieldRecord], spare: bool, depth: u32) -> Vec<ValueMember> {
         let mut members = Vec::new();
         for field in fields {
             let Some(shape) = self.shape(field.type_id, &field.type_name, field.size, depth + 1)
@@ -452,7 +452,7 @@ impl Values {
                 }
                 _ => shape,
             };
-            members.push(Member { name: field.name.clone(), offset: field.offset, shape });
+            members.push(ValueMember { name: field.name.clone(), offset: field.offset, shape });
         }
         members
     }
@@ -466,8 +466,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, members: &[Member]) {
-        for Member { shape, .. } in members {
+    fn add(&mut self, members: &[ValueMember]) {
+        for ValueMember { shape, .. } in members {
             self.rules = self.rules.saturating_add(shape.rules);
             self.depth = self.depth.max(shape.depth);
         }

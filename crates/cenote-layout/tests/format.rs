@@ -12,7 +12,7 @@ use cenote_layout::id::PoolId;
 use cenote_layout::kept::KeptHeader;
 use cenote_layout::log::{
     CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX,
-    EntryHeader, Kind, LAST_BASE, LOG_QUARANTINED, LogControl, LogHeader, LogRange, MIN_HALF,
+    EntryHeader, EntryKind, LAST_BASE, LOG_QUARANTINED, LogControl, LogHeader, LogRange, MIN_HALF,
     Order, PIECE_LEN, RANGE_OFFSET, Seal, SequenceRange, entry_size,
 };
 use cenote_layout::log_space::{
@@ -394,9 +394,9 @@ fn entries_and_seals_are_drawn_as_they_are() {
     let kinds: Vec<&Vec<String>> =
         kinds.iter().filter(|row| row[0].parse::<u8>().is_ok()).collect();
     assert_eq!(kinds.len(), 9);
-    assert!(Kind::from_u8(0).is_none() && Kind::from_u8(10).is_none());
+    assert!(EntryKind::from_u8(0).is_none() && EntryKind::from_u8(10).is_none());
     for row in kinds {
-        let kind = Kind::from_u8(row[0].parse().expect("a number")).expect("a kind");
+        let kind = EntryKind::from_u8(row[0].parse().expect("a number")).expect("a kind");
         let name: String =
             row[1].split(' ').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
         assert_eq!(name, format!("{kind:?}"));
@@ -410,13 +410,16 @@ fn entries_and_seals_are_drawn_as_they_are() {
             }
             _ => 40,
         };
-        let size =
-            if matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit) { 8 } else { 40 };
-        let size = if kind == Kind::Seal { size_of::<Seal>() as u32 } else { size };
+        let size = if matches!(kind, EntryKind::ClearBitsOnAbort | EntryKind::ClearBitsOnCommit) {
+            8
+        } else {
+            40
+        };
+        let size = if kind == EntryKind::Seal { size_of::<Seal>() as u32 } else { size };
         assert_eq!(kind.data_len(size), len, "{name}");
         assert_eq!(
             kind.is_sealed(),
-            matches!(kind, Kind::Undo | Kind::Fresh | Kind::Allocation),
+            matches!(kind, EntryKind::Undo | EntryKind::Fresh | EntryKind::Allocation),
             "{name}"
         );
     }

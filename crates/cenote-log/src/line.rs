@@ -1,7 +1,7 @@
 //! A line of an entry, and where the fields of an entry's header lie in its words.
 
 use cenote_layout::LINE_SIZE;
-use cenote_layout::log::{ENTRY_HEADER_SIZE, EntryHeader, Kind};
+use cenote_layout::log::{ENTRY_HEADER_SIZE, EntryHeader, EntryKind};
 use core::mem::offset_of;
 
 /// Bytes of a line.
@@ -12,13 +12,13 @@ pub(crate) const HEADER_WORDS: usize = ENTRY_HEADER_SIZE as usize / 8;
 
 /// A line of an entry.
 #[repr(C, align(64))]
-pub(crate) struct Line {
+pub(crate) struct EntryLine {
     pub(crate) words: [u64; LINE_WORDS],
 }
 
 /// The last word of an entry header: sequence number, kind, order, unfenced.
 #[inline(always)]
-pub(crate) const fn word(seq: u32, kind: Kind, unfenced: u32) -> u64 {
+pub(crate) const fn word(seq: u32, kind: EntryKind, unfenced: u32) -> u64 {
     seq as u64 | ((kind as u64) << 32) | ((kind.order() as u64) << 40) | ((unfenced as u64) << 48)
 }
 

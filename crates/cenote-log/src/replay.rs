@@ -40,10 +40,10 @@
 
 use crate::body::{Body, next_epoch};
 use crate::damage::{CrashKind, LogDamage, Refusal};
-use crate::scan::{Entry, Scan, scan};
+use crate::scan::{LogScan, ScannedEntry, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, LogRange, SequenceRange, Stage, TailWord,
+    ContentHash, EntryKind, LAST_BASE, LOG_QUARANTINED, LogRange, SequenceRange, Stage, TailWord,
 };
 use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, Step, planted, reach};
@@ -112,7 +112,7 @@ pub trait ReplayTarget {
 
 /// An entry with the checked pointer to what it changes.
 struct Action {
-    entry: Entry,
+    entry: ScannedEntry,
     /// The bits of the word at `target` that it sets (true) or clears; otherwise `target` is its
     /// range.
     bits: Option<(u64, bool)>,
@@ -166,7 +166,7 @@ unsafe fn attempt(
             // The redo data was durable before the range said so; how much there is, the seal says
             // (always there at `power`), or the tail word, which `scan` has compared if
             // it is exact.
-            let redo = scan.entries.iter().any(|entry| entry.kind == Kind::Redo);
+            let redo = scan.entries.iter().any(|entry| entry.kind == EntryKind::Redo);
             if scan.seal.is_none() && crash == CrashKind::Power && redo {
                 return Err(LogDamage::Uncounted);
             }
@@ -228,7 +228,7 @@ fn refuse_lost(target: &dyn ReplayTarget) -> Result<(), LogDamage> {
 
 /// Whether memory holds what the seal's transaction wrote.
 unsafe fn contents_fit(
-    scan: &Scan,
+    scan: &LogScan,
     contents: u64,
     target: &mut dyn ReplayTarget,
 ) -> Result<bool, LogDamage> {
@@ -244,7 +244,10 @@ unsafe fn contents_fit(
 }
 
 /// The ranges that a seal covers, in order, each shown to be the owner's.
-fn covered(scan: &Scan, target: &mut dyn ReplayTarget) -> Result<Vec<(*mut u8, usize)>, LogDamage> {
+fn covered(
+    scan: &LogScan,
+    target: &mut dyn ReplayTarget,
+) -> Result<Vec<(*mut u8, usize)>, LogDamage> {
     let entries = scan.entries.iter().enumerate();
     entries
         .filter(|(_, entry)| entry.kind.is_sealed())
@@ -256,7 +259,7 @@ fn covered(scan: &Scan, target: &mut dyn ReplayTarget) -> Result<Vec<(*mut u8, u
 
 /// Makes durable what the decision rests on, before the first store that follows from it.
 unsafe fn persist_evidence(
-    scan: &Scan,
+    scan: &LogScan,
     forward: bool,
     persistence: Persistence,
     target: &mut dyn ReplayTarget,
@@ -287,21 +290,23 @@ fn locate(
 
 /// The entries to apply, in log order, each range shown to be the owner's, before any is applied.
 fn check(
-    scan: &Scan,
+    scan: &LogScan,
     forward: bool,
     target: &mut dyn ReplayTarget,
 ) -> Result<Vec<Action>, LogDamage> {
     let mut actions = Vec::new();
     for (index, entry) in scan.entries.iter().enumerate() {
         let (applies, set) = match entry.kind {
-            Kind::Redo => (forward, false),
-            Kind::Undo | Kind::ClearBitsOnAbort => (!forward, false),
-            Kind::Allocation => (true, forward),
-            Kind::ClearBitsOnCommit if planted(Bug::RollBackKeepsFree) => (forward, false),
-            Kind::ClearBitsOnCommit => (true, !forward),
+            EntryKind::Redo => (forward, false),
+            EntryKind::Undo | EntryKind::ClearBitsOnAbort => (!forward, false),
+            EntryKind::Allocation => (true, forward),
+            EntryKind::ClearBitsOnCommit if planted(Bug::RollBackKeepsFree) => (forward, false),
+            EntryKind::ClearBitsOnCommit => (true, !forward),
             // Volatile memory is gone; fresh ranges have no old contents; seals and jumps are about
             // the log itself.
-            Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => (false, false),
+            EntryKind::Volatile | EntryKind::Fresh | EntryKind::Seal | EntryKind::Jump => {
+                (false, false)
+            }
         };
         if applies {
             // SAFETY: the entry lies in the log, and no thread changes that (contract of `replay`).

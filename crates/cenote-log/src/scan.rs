@@ -23,7 +23,7 @@ use cenote_layout::LINE_SIZE;
 use cenote_layout::header;
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind,
+    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, EntryKind,
     LOG_QUARANTINED, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage,
     TailWord, entry_seed, entry_size, epoch_from_word,
 };
@@ -33,9 +33,9 @@ use zerocopy::FromBytes;
 
 /// One entry that passed its checks.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct ScannedEntry {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Address of its range.
     pub addr: u64,
     /// Bytes of its range.
@@ -44,7 +44,7 @@ pub struct Entry {
     pub(crate) data: *const u8,
 }
 
-impl Entry {
+impl ScannedEntry {
     /// The data that the entry carries.
     ///
     /// # Safety
@@ -60,7 +60,7 @@ impl Entry {
     /// The data as one word (bit masks).
     ///
     /// # Safety
-    /// As [`Entry::data`]; `scan` only passes bit entries with 8 bytes of data.
+    /// As [`ScannedEntry::data`]; `scan` only passes bit entries with 8 bytes of data.
     unsafe fn word(&self) -> u64 {
         // SAFETY: as `data`.
         let bytes = unsafe { self.data() };
@@ -70,15 +70,15 @@ impl Entry {
     /// The word of which applying this entry clears bits, and which.
     ///
     /// # Safety
-    /// As [`Entry::data`].
+    /// As [`ScannedEntry::data`].
     pub(crate) unsafe fn bits(&self) -> Option<AllocationMark> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.kind {
-                Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit => {
+                EntryKind::ClearBitsOnAbort | EntryKind::ClearBitsOnCommit => {
                     Some(AllocationMark { word: self.addr, mask: self.word() })
                 }
-                Kind::Allocation => AllocationMark::read_from_bytes(self.data()).ok(),
+                EntryKind::Allocation => AllocationMark::read_from_bytes(self.data()).ok(),
                 _ => None,
             }
         }
@@ -87,12 +87,12 @@ impl Entry {
 
 /// What a scan found.
 #[derive(Clone, Debug)]
-pub(crate) struct Scan {
+pub(crate) struct LogScan {
     pub(crate) owner: Uuid,
     pub(crate) log_id: u64,
     pub(crate) capacity: u64,
     pub(crate) range: SequenceRange,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ScannedEntry>,
     /// The seal's content hash, if the log ends with a seal that fits its entries.
     pub(crate) seal: Option<u64>,
     /// Segments visited, the head included.
@@ -181,7 +181,7 @@ impl Head {
     pub(crate) fn has_entries(&self, bytes: &[u8]) -> bool {
         bytes
             .get(self.first_area())
-            .is_some_and(|area| !matches!(self.check().read(area, 0), Found::Nothing))
+            .is_some_and(|area| !matches!(self.check().read(area, 0), FoundEntry::Nothing))
     }
 }
 
@@ -194,7 +194,7 @@ pub(crate) unsafe fn scan(
     crash: CrashKind,
     writing: bool,
     segment: FindSegment<'_>,
-) -> Result<Scan, LogDamage> {
+) -> Result<LogScan, LogDamage> {
     // SAFETY: mapped and unchanging by contract.
     let bytes = unsafe { head.bytes() };
     let lines = read_head(bytes, head.capacity(), writing)?;
@@ -202,7 +202,7 @@ pub(crate) unsafe fn scan(
     if lines.is_stale(bytes, crash) {
         return Err(LogDamage::Stale(range.to_word()));
     }
-    let mut found = Scan {
+    let mut found = LogScan {
         owner: header.owner,
         log_id: header.log_id,
         capacity: header.capacity,
@@ -218,14 +218,14 @@ pub(crate) unsafe fn scan(
     loop {
         let index = found.entries.len() as u32;
         let (entry, sum) = match check.read(area, index) {
-            Found::Nothing => break,
-            Found::Nonsense(why) => return Err(LogDamage::Entry { index, why }),
-            Found::Whole(entry, sum) => (entry, sum),
+            FoundEntry::Nothing => break,
+            FoundEntry::Nonsense(why) => return Err(LogDamage::Entry { index, why }),
+            FoundEntry::Whole(entry, sum) => (entry, sum),
         };
         found.entries.push(entry);
         area = &area[entry_size(u64::from(entry.kind.data_len(entry.size))) as usize..];
         match entry.kind {
-            Kind::Seal => {
+            EntryKind::Seal => {
                 // SAFETY: the data lies in the log, unchanged by contract.
                 let seal = Seal::read_from_bytes(unsafe { entry.data() })
                     .map_err(|_| LogDamage::Entry { index, why: "it is a seal of another size" })?;
@@ -235,7 +235,7 @@ pub(crate) unsafe fn scan(
                 found.seal = Some(seal.contents);
                 break;
             }
-            Kind::Jump => {
+            EntryKind::Jump => {
                 // SAFETY: by contract.
                 let next = unsafe { follow(entry.addr, &header, found.segments, segment) }?;
                 found.areas.push((start, area.as_ptr() as usize - start as usize));
@@ -253,7 +253,7 @@ pub(crate) unsafe fn scan(
     Ok(found)
 }
 
-impl Scan {
+impl LogScan {
     /// Refuses a log of which entries are missing: damaged, and not torn. `rest` is what follows
     /// the last entry that was found.
     fn refuse_missing(&self, head: &Head, rest: &[u8], crash: CrashKind) -> Result<(), LogDamage> {
@@ -332,13 +332,13 @@ struct EntryCheck {
 }
 
 /// What stands at a place where an entry could.
-enum Found {
+enum FoundEntry {
     /// No entry of the transaction, or not all of one.
     Nothing,
     /// All of one, with the right checksum, but it makes no sense: no writer has ever written it.
     Nonsense(&'static str),
     /// An entry and its checksum.
-    Whole(Entry, u64),
+    Whole(ScannedEntry, u64),
 }
 
 /// Whether an entry was found behind a missing one.
@@ -368,7 +368,7 @@ impl EntryCheck {
 
     /// Whether a writer of this log wrote header and data in this epoch. They may say anything.
     fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
-        match Kind::from_u8(header.kind) {
+        match EntryKind::from_u8(header.kind) {
             Some(kind) => self.data(header, rest, kind.data_len(header.size)).is_some(),
             None => {
                 self.data(header, rest, 0).is_some()
@@ -378,35 +378,39 @@ impl EntryCheck {
     }
 
     /// What stands at the start of `area`, where entry number `index` belongs.
-    fn read(&self, area: &[u8], index: u32) -> Found {
-        let Some((header, rest)) = self.header(area) else { return Found::Nothing };
-        let Some(kind) = Kind::from_u8(header.kind) else {
+    fn read(&self, area: &[u8], index: u32) -> FoundEntry {
+        let Some((header, rest)) = self.header(area) else { return FoundEntry::Nothing };
+        let Some(kind) = EntryKind::from_u8(header.kind) else {
             let whole = self.is_whole(&header, rest);
-            return if whole { Found::Nonsense("it is of no known kind") } else { Found::Nothing };
+            return if whole {
+                FoundEntry::Nonsense("it is of no known kind")
+            } else {
+                FoundEntry::Nothing
+            };
         };
         let Some(data) = self.data(&header, rest, kind.data_len(header.size)) else {
-            return Found::Nothing;
+            return FoundEntry::Nothing;
         };
         if header.index != index {
-            return Found::Nonsense("another entry stands in its place");
+            return FoundEntry::Nonsense("another entry stands in its place");
         }
         if header.seq != self.base.wrapping_add(kind.class()) {
-            return Found::Nonsense("its sequence number is not that of its kind");
+            return FoundEntry::Nonsense("its sequence number is not that of its kind");
         }
         if header.order != kind.order() as u8 {
-            return Found::Nonsense("its order is not that of its kind");
+            return FoundEntry::Nonsense("its order is not that of its kind");
         }
-        let bits = matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit);
+        let bits = matches!(kind, EntryKind::ClearBitsOnAbort | EntryKind::ClearBitsOnCommit);
         if bits && header.size != 8 {
-            return Found::Nonsense("it is about bits, but not of one word");
+            return FoundEntry::Nonsense("it is about bits, but not of one word");
         }
         let data = if data.is_empty() { core::ptr::null() } else { data.as_ptr() };
-        let entry = Entry { kind, addr: header.addr, size: header.size, data };
+        let entry = ScannedEntry { kind, addr: header.addr, size: header.size, data };
         // SAFETY: the data was found in the log a moment ago.
         if unsafe { entry.bits() }.is_some_and(|bits| bits.word % 8 != 0) {
-            return Found::Nonsense("it is about bits, but not of one word");
+            return FoundEntry::Nonsense("it is about bits, but not of one word");
         }
-        Found::Whole(entry, header.checksum)
+        FoundEntry::Whole(entry, header.checksum)
     }
 
     /// Whether somewhere in `area`, behind the missing entry number `missing`, there is a whole
@@ -418,7 +422,7 @@ impl EntryCheck {
         let mut budget = 8 * area.len() + (16 << 20);
         for at in (0..area.len()).step_by(LINE_SIZE as usize) {
             let Some((header, rest)) = self.header(&area[at..]) else { continue };
-            let Some(kind) = Kind::from_u8(header.kind) else { continue };
+            let Some(kind) = EntryKind::from_u8(header.kind) else { continue };
             let fenced = header.unfenced != u16::MAX
                 && header.index.saturating_sub(u32::from(header.unfenced)) > missing;
             let later = header.index > missing && (any || fenced);
@@ -455,7 +459,7 @@ pub struct LogSummary {
     /// What the range says.
     pub stage: Stage,
     /// Entries of the transaction that the range is about.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ScannedEntry>,
     /// Whether the log ends in a seal that fits its entries.
     pub sealed: bool,
     /// Whether recovery has set it aside.

@@ -7,7 +7,7 @@
 //!   in the log; what is in memory of it may be ahead of what is durable by one transaction, never
 //!   by two;
 //! * entries of the transaction in progress stand one after the other from the start of half `(base
-//!   / 4) & 1`, numbered from 0, through further segments where a [`Kind::Jump`] says so;
+//!   / 4) & 1`, numbered from 0, through further segments where an [`EntryKind::Jump`] says so;
 //! * an entry's bytes are stored before the tail word counts it;
 //! * a jump, and everything before it, is durable before the overflow word names it: a further
 //!   segment costs one fence.
@@ -28,13 +28,13 @@ mod segments;
 
 use crate::body::{Body, next_epoch};
 use crate::entry_checksum::INLINE_DATA_LEN;
-use crate::line::{HEADER_WORDS, LINE_LEN, LINE_WORDS, Line, word};
+use crate::line::{EntryLine, HEADER_WORDS, LINE_LEN, LINE_WORDS, word};
 use crate::log_error::LogError;
 use crate::scan::read_head;
 use crate::source::SegmentSource;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, Kind, LAST_BASE, LogHeader, Seal, SequenceRange, Stage,
+    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryKind, LAST_BASE, LogHeader, Seal, SequenceRange, Stage,
     TailWord, entry_seed, entry_size,
 };
 use cenote_medium::Persistence;
@@ -79,7 +79,7 @@ const PART_LEN_MIN: usize = 256;
 /// What an entry says of itself, beside its data.
 #[derive(Clone, Copy)]
 struct EntryHead {
-    kind: Kind,
+    kind: EntryKind,
     addr: u64,
     size: u32,
 }
@@ -224,13 +224,13 @@ impl LogWriter {
     /// [`LogError::Grow`] if the log is full; then nothing was appended. [`LogError::Lost`].
     ///
     /// # Safety
-    /// As many bytes from `data` as [`Kind::data_len`] says are readable, and none is uninitialised
-    /// (`cenote_sys::bytes::settle`). The data fits into a segment: callers split with
-    /// [`LogWriter::append_range`].
+    /// As many bytes from `data` as [`EntryKind::data_len`] says are readable, and none is
+    /// uninitialised (`cenote_sys::bytes::settle`). The data fits into a segment: callers split
+    /// with [`LogWriter::append_range`].
     #[inline]
     pub unsafe fn append(
         &mut self,
-        kind: Kind,
+        kind: EntryKind,
         addr: u64,
         size: u32,
         data: *const u8,
@@ -269,7 +269,7 @@ impl LogWriter {
     #[inline(always)]
     pub unsafe fn append_line(
         &mut self,
-        kind: Kind,
+        kind: EntryKind,
         addr: u64,
         size: u32,
         data: *const u8,
@@ -312,7 +312,7 @@ impl LogWriter {
     #[inline]
     pub unsafe fn append_range(
         &mut self,
-        kind: Kind,
+        kind: EntryKind,
         mut addr: u64,
         mut len: usize,
         mut data: *const u8,
@@ -397,7 +397,7 @@ impl LogWriter {
         data: *const u8,
         data_len: usize,
     ) -> u64 {
-        let mut line = Line { words: [0; LINE_WORDS] };
+        let mut line = EntryLine { words: [0; LINE_WORDS] };
         line.words[..HEADER_WORDS].copy_from_slice(&words);
         // SAFETY: the data is readable and fits into the line; its source is memory of a store or a
         // value, not this line.
@@ -444,7 +444,7 @@ impl LogWriter {
             let whole = rest / LINE_LEN * LINE_LEN;
             self.persistence.stream(to, from, whole);
             if whole != rest {
-                let mut last = Line { words: [0; LINE_WORDS] };
+                let mut last = EntryLine { words: [0; LINE_WORDS] };
                 last.words
                     .as_mut_ptr()
                     .cast::<u8>()
@@ -455,7 +455,7 @@ impl LogWriter {
             // slower wherever the range is written afterwards.)
             let header = checksum(self.seed, words[1..].as_bytes());
             let sum = checksum(header, core::slice::from_raw_parts(data, data_len));
-            let mut line = Line { words: [0; LINE_WORDS] };
+            let mut line = EntryLine { words: [0; LINE_WORDS] };
             line.words[..HEADER_WORDS].copy_from_slice(&words);
             line.words[0] = sum;
             let inline = line.words.as_mut_ptr().add(HEADER_WORDS).cast::<u8>();
@@ -481,7 +481,9 @@ impl LogWriter {
             contents,
         };
         // SAFETY: the seal's bytes are readable, and there is room.
-        unsafe { self.append(Kind::Seal, 0, size_of::<Seal>() as u32, seal.as_bytes().as_ptr())? };
+        unsafe {
+            self.append(EntryKind::Seal, 0, size_of::<Seal>() as u32, seal.as_bytes().as_ptr())?
+        };
         Ok(())
     }
 

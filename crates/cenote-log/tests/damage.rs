@@ -5,8 +5,8 @@ use crate::common::*;
 use crate::forged::Forger;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    CONTROL_OFFSET, ENTRIES_OFFSET, Kind, LOG_QUARANTINED, RANGE_OFFSET, SequenceRange, TailWord,
-    entry_size,
+    CONTROL_OFFSET, ENTRIES_OFFSET, EntryKind, LOG_QUARANTINED, RANGE_OFFSET, SequenceRange,
+    TailWord, entry_size,
 };
 use cenote_log::{CrashKind, LogDamage, Outcome};
 use cenote_medium::Persistence;
@@ -49,7 +49,7 @@ fn entries(image: &[u8]) -> Vec<Range<usize>> {
         let len = u64::from(entry.kind.data_len(entry.size));
         found.push(at..at + 32 + len as usize);
         at += entry_size(len) as usize;
-        if entry.kind == Kind::Jump {
+        if entry.kind == EntryKind::Jump {
             at = (entry.addr - SEGMENT_ADDR) as usize / 0x1000_0000 * SEGMENT
                 + ENTRIES_OFFSET as usize;
         }

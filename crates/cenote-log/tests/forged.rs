@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::damage::quarantined;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    AllocationMark, ENTRIES_OFFSET, EntryHeader, Kind, SequenceRange, TailWord, entry_seed,
+    AllocationMark, ENTRIES_OFFSET, EntryHeader, EntryKind, SequenceRange, TailWord, entry_seed,
     entry_size,
 };
 use cenote_log::{CrashKind, LogDamage, Outcome, Refusal};
@@ -51,10 +51,10 @@ impl Forger {
     }
 
     pub(crate) fn undo(&mut self, addr: u64, data: &[u8]) {
-        self.put(self.header(Kind::Undo, addr, data.len() as u32), data);
+        self.put(self.header(EntryKind::Undo, addr, data.len() as u32), data);
     }
 
-    pub(crate) fn header(&self, kind: Kind, addr: u64, size: u32) -> EntryHeader {
+    pub(crate) fn header(&self, kind: EntryKind, addr: u64, size: u32) -> EntryHeader {
         EntryHeader {
             checksum: 0,
             addr,
@@ -84,7 +84,7 @@ impl Forger {
 }
 
 /// A log whose second entry is about a range.
-fn about(kind: Kind, addr: u64, len: usize) -> Forger {
+fn about(kind: EntryKind, addr: u64, len: usize) -> Forger {
     let mut forger = Forger::new();
     forger.undo(DATA_ADDR, &[0xee; 8]); // harmless, and not to be applied either
     let header = forger.header(kind, addr, len as u32);
@@ -92,19 +92,19 @@ fn about(kind: Kind, addr: u64, len: usize) -> Forger {
     forger.put(
         header,
         match kind {
-            Kind::Fresh => &[],
-            Kind::Allocation => mark.as_bytes(),
+            EntryKind::Fresh => &[],
+            EntryKind::Allocation => mark.as_bytes(),
             _ => &[0xff; 8][..len],
         },
     );
     let forward = kind.class() == 3;
-    if matches!(kind, Kind::Fresh | Kind::Allocation) || forward {
+    if matches!(kind, EntryKind::Fresh | EntryKind::Allocation) || forward {
         // A seal, so that fresh ranges are looked at, and redo counts.
         let image = forger.world.image();
         let sums =
             [256, 256 + 64].map(|at| u64::from_le_bytes(image[at..at + 8].try_into().unwrap()));
         let seal = [2, sums[0] ^ sums[1], 0];
-        let header = forger.header(Kind::Seal, 0, 24);
+        let header = forger.header(EntryKind::Seal, 0, 24);
         forger.put(header, seal.as_bytes());
     }
     if forward {
@@ -140,14 +140,14 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
     ];
     for &(what, addr, len, ref refusal) in cases {
         for kind in [
-            Kind::Undo,
-            Kind::Redo,
-            Kind::ClearBitsOnAbort,
-            Kind::ClearBitsOnCommit,
-            Kind::Fresh,
-            Kind::Allocation,
+            EntryKind::Undo,
+            EntryKind::Redo,
+            EntryKind::ClearBitsOnAbort,
+            EntryKind::ClearBitsOnCommit,
+            EntryKind::Fresh,
+            EntryKind::Allocation,
         ] {
-            let bits = matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit);
+            let bits = matches!(kind, EntryKind::ClearBitsOnAbort | EntryKind::ClearBitsOnCommit);
             if bits && (len != 8 || addr % 8 != 0) {
                 continue;
             }
@@ -167,7 +167,7 @@ fn an_allocation_whose_mark_is_not_the_owners_is_refused_with_all_else_unchanged
     for word in [0, 0x1000, FOREIGN_ADDR, DATA_ADDR - 8, SEGMENT_ADDR, u64::MAX - 7] {
         let mut forger = Forger::new();
         forger.undo(DATA_ADDR, &[0xee; 8]);
-        let header = forger.header(Kind::Allocation, DATA_ADDR + 64, 100);
+        let header = forger.header(EntryKind::Allocation, DATA_ADDR + 64, 100);
         forger.put(header, AllocationMark { word, mask: u64::MAX }.as_bytes());
         match forger.refused("a mark elsewhere") {
             LogDamage::ForeignRange { index: 1, addr, size: 8, .. } => assert_eq!(addr, word),
@@ -179,33 +179,33 @@ fn an_allocation_whose_mark_is_not_the_owners_is_refused_with_all_else_unchanged
 #[test]
 fn right_checksums_over_nonsense_set_the_log_aside() {
     type Change = fn(&mut EntryHeader);
-    let cases: &[(&str, Kind, Change)] = &[
-        ("kind 0", Kind::Undo, |h| h.kind = 0),
-        ("kind 10", Kind::Undo, |h| h.kind = 10),
-        ("kind 255", Kind::Undo, |h| h.kind = 255),
-        ("an unknown kind of huge size", Kind::Fresh, |h| h.kind = 77),
-        ("undo forward", Kind::Undo, |h| h.order = 0),
-        ("redo backward", Kind::Redo, |h| h.order = 1),
-        ("order 7", Kind::Undo, |h| h.order = 7),
-        ("undo with redo's sequence number", Kind::Undo, |h| h.seq = 3),
-        ("redo with undo's sequence number", Kind::Redo, |h| h.seq = 1),
-        ("a number too high", Kind::Undo, |h| h.index += 1),
-        ("a number too low", Kind::Undo, |h| h.index -= 1),
-        ("bits of an odd address", Kind::ClearBitsOnAbort, |h| h.addr += 1),
+    let cases: &[(&str, EntryKind, Change)] = &[
+        ("kind 0", EntryKind::Undo, |h| h.kind = 0),
+        ("kind 10", EntryKind::Undo, |h| h.kind = 10),
+        ("kind 255", EntryKind::Undo, |h| h.kind = 255),
+        ("an unknown kind of huge size", EntryKind::Fresh, |h| h.kind = 77),
+        ("undo forward", EntryKind::Undo, |h| h.order = 0),
+        ("redo backward", EntryKind::Redo, |h| h.order = 1),
+        ("order 7", EntryKind::Undo, |h| h.order = 7),
+        ("undo with redo's sequence number", EntryKind::Undo, |h| h.seq = 3),
+        ("redo with undo's sequence number", EntryKind::Redo, |h| h.seq = 1),
+        ("a number too high", EntryKind::Undo, |h| h.index += 1),
+        ("a number too low", EntryKind::Undo, |h| h.index -= 1),
+        ("bits of an odd address", EntryKind::ClearBitsOnAbort, |h| h.addr += 1),
         // Eight bytes of 0xff, and eight of zero: no multiple of 8.
-        ("an allocation with an odd mark", Kind::Allocation, |_| ()),
-        ("a seal of 8 bytes", Kind::Seal, |_| ()),
-        ("a jump to nowhere", Kind::Jump, |_| ()),
-        ("a jump to the head", Kind::Jump, |h| h.addr = SEGMENT_ADDR),
-        ("a jump to segment 2", Kind::Jump, |h| h.addr = SEGMENT_ADDR + 0x2000_0000),
-        ("a fresh range that wraps", Kind::Undo, |h| h.addr = u64::MAX - 6),
+        ("an allocation with an odd mark", EntryKind::Allocation, |_| ()),
+        ("a seal of 8 bytes", EntryKind::Seal, |_| ()),
+        ("a jump to nowhere", EntryKind::Jump, |_| ()),
+        ("a jump to the head", EntryKind::Jump, |h| h.addr = SEGMENT_ADDR),
+        ("a jump to segment 2", EntryKind::Jump, |h| h.addr = SEGMENT_ADDR + 0x2000_0000),
+        ("a fresh range that wraps", EntryKind::Undo, |h| h.addr = u64::MAX - 6),
     ];
     for &(what, kind, change) in cases {
         let mut forger = Forger::new();
         forger.undo(DATA_ADDR, &[0xee; 8]);
         let mut header = forger.header(kind, DATA_ADDR + 64, 8);
         change(&mut header);
-        let len = Kind::from_u8(header.kind).map_or(kind.data_len(8), |kind| kind.data_len(8));
+        let len = EntryKind::from_u8(header.kind).map_or(kind.data_len(8), |kind| kind.data_len(8));
         let data = [[0xff; 8], [0; 8]].concat();
         let data = &data[..len as usize];
         forger.put(header, data);
@@ -218,7 +218,7 @@ fn sizes_that_lead_out_of_the_log_are_no_entries() {
     for size in [1024, 2048, 4096, 1 << 20, u32::MAX - 7, u32::MAX] {
         let mut forger = Forger::new();
         forger.undo(DATA_ADDR, &[0xee; 8]);
-        let header = forger.header(Kind::Undo, DATA_ADDR, size);
+        let header = forger.header(EntryKind::Undo, DATA_ADDR, size);
         forger.put(header, &[]);
         let image = forger.world.image();
         let world = World::from_image(&image);
@@ -281,7 +281,7 @@ fn overlapping_ranges_are_rolled_back_last_first() {
                     let data = world.at(DATA_ADDR + at, len);
                     let writer = &mut tx.writer;
                     writer
-                        .append_range(Kind::Undo, DATA_ADDR + at, len, data, &mut |_, _, _| {
+                        .append_range(EntryKind::Undo, DATA_ADDR + at, len, data, &mut |_, _, _| {
                             logged += 1
                         })
                         .unwrap();
@@ -323,7 +323,7 @@ fn a_seal_over_other_entries_sets_the_log_aside() {
     for seal in [[1, 0, 0], [2, 0, 0], [0, 0, 0], [u64::MAX, 1, 2]] {
         let mut forger = Forger::new();
         forger.undo(DATA_ADDR, &[0xee; 8]);
-        let header = forger.header(Kind::Seal, 0, 24);
+        let header = forger.header(EntryKind::Seal, 0, 24);
         forger.put(header, seal.as_bytes());
         assert!(
             matches!(forger.refused("seal"), LogDamage::Seal { .. } | LogDamage::Entry { .. }),

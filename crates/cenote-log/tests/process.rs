@@ -1,7 +1,7 @@
 //! After a crash of processes: every store is there, the log decides alone.
 
 use crate::common::*;
-use cenote_layout::log::{ENTRIES_OFFSET, Kind, LAST_BASE, SequenceRange, Stage, TailWord};
+use cenote_layout::log::{ENTRIES_OFFSET, EntryKind, LAST_BASE, SequenceRange, Stage, TailWord};
 use cenote_log::{CrashKind, LogError, Outcome};
 use cenote_medium::Persistence;
 use std::sync::atomic::Ordering;
@@ -299,7 +299,7 @@ fn entries_that_end_anywhere_near_the_end_of_an_area_are_all_found() {
             // SAFETY: the data is readable.
             unsafe {
                 tx.writer
-                    .append(Kind::Undo, DATA_ADDR, first as u32, w.at(DATA_ADDR, first))
+                    .append(EntryKind::Undo, DATA_ADDR, first as u32, w.at(DATA_ADDR, first))
                     .unwrap()
             };
             w.write(DATA_ADDR, &vec![1; first]);
@@ -307,7 +307,7 @@ fn entries_that_end_anywhere_near_the_end_of_an_area_are_all_found() {
             unsafe {
                 tx.writer
                     .append(
-                        Kind::Undo,
+                        EntryKind::Undo,
                         DATA_ADDR + 1024,
                         second as u32,
                         w.at(DATA_ADDR + 1024, second),
@@ -339,7 +339,7 @@ fn a_log_that_cannot_grow_says_so_and_can_still_be_rolled_back() {
     for i in 0..1000u64 {
         let addr = DATA_ADDR + i % 100 * 8;
         // SAFETY: the data is readable.
-        match unsafe { tx.writer.append(Kind::Undo, addr, 8, w.at(addr, 8)) } {
+        match unsafe { tx.writer.append(EntryKind::Undo, addr, 8, w.at(addr, 8)) } {
             Ok(_) => w.write(addr, &[i as u8; 8]),
             Err(LogError::Grow(_)) => {
                 full = true;
@@ -363,7 +363,7 @@ fn an_entry_that_fits_no_segment_is_refused_and_changes_nothing() {
     // SAFETY: the data is readable.
     assert!(matches!(
         // SAFETY: the data is readable.
-        unsafe { writer.append(Kind::Undo, DATA_ADDR, 4096, data.as_ptr()) },
+        unsafe { writer.append(EntryKind::Undo, DATA_ADDR, 4096, data.as_ptr()) },
         Err(LogError::Grow(_))
     ));
     assert_eq!(w.image(), image);
@@ -383,7 +383,7 @@ fn a_segment_of_another_log_or_number_is_not_written() {
     // SAFETY: the data is readable.
     assert!(matches!(
         // SAFETY: the data is readable.
-        unsafe { tx.writer.append(Kind::Undo, DATA_ADDR, 600, data.as_ptr()) },
+        unsafe { tx.writer.append(EntryKind::Undo, DATA_ADDR, 600, data.as_ptr()) },
         Err(LogError::Grow(_))
     ));
     assert_eq!(w.image(), image);

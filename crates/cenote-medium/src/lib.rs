@@ -39,7 +39,7 @@ pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};
 pub use handle::FileHandle;
 pub use hook::{SIM_SLOTS, SimHook, SimSlot};
 pub use medium::{
-    FileId, FileStat, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo,
+    FileId, FileStat, FileWord, LockGuard, LockHolder, LockKind, MapMode, Medium, MediumInfo,
     MediumKind,
 };
 pub use owned::OwnedMedium;

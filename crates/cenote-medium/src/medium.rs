@@ -93,14 +93,14 @@ pub enum LockKind {
 
 /// The holder of a lock that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// The process, where the system tells: not across machines or PID namespaces.
     pub pid: Option<u32>,
     /// The holder in words, ready to end the sentence "the store is in use by …".
     pub text: String,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -373,7 +373,11 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// or this process by another guard. While it is locked the file can be neither read nor
     /// written through a medium of this process ([`MediumError::Locked`]): the lock would be
     /// lost. Keep it empty.
-    fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>>;
+    fn lock(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, LockHolder>>;
 
     /// Tries to hold a file that exists, or the store's directory (`""`), without waiting: by a
     /// lock that belongs to a descriptor of its own. Other than after [`lock`](Medium::lock) the
@@ -384,7 +388,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+    ) -> Result<core::result::Result<(LockGuard, FileId), LockHolder>> {
         let _ = kind;
         Ok(Ok((LockGuard::new(()), self.file_id(name)?)))
     }
@@ -397,7 +401,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
+    ) -> Result<core::result::Result<Option<LockGuard>, LockHolder>> {
         let _ = kind;
         Ok(Ok(self.exists(name)?.then(|| LockGuard::new(()))))
     }

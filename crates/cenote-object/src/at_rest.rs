@@ -18,7 +18,7 @@ use crate::connected;
 use crate::error::ObjectError;
 use crate::shared::{Shared, rooted};
 use cenote_atrest::{AtRestError, HEADER_LEN, Keyring, Protection, binding};
-use cenote_journal::{Draft, JournalError, Rooted, Target};
+use cenote_journal::{ApplyTarget, Draft, JournalError, Rooted};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -155,7 +155,7 @@ pub(crate) fn rekey(
         false => journal.decide(&ticket)?,
     };
     let (data_offset, rooted) = (info.data_offset(), rooted(info));
-    let target = Target { id: info.id(), file: primary, data_offset, rooted };
+    let target = ApplyTarget { id: info.id(), file: primary, data_offset, rooted };
     // The next attach reads the file.
     let done = undurable.map_or(Ok(()), Err).and_then(|()| {
         journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()))

@@ -4,7 +4,7 @@
 use crate::at_rest::{self, View, not_copied};
 use crate::dirty::{Mechanism, Tracker};
 use crate::error::ObjectError;
-use crate::header::{self, Found, Writer};
+use crate::header::{self, FoundState, Writer};
 use crate::mapping::{is_protected, map_for_reading, map_view, view_for_reading};
 use crate::options::Permission;
 use crate::shared::Shared;
@@ -28,7 +28,7 @@ pub struct Attached {
     pub(crate) shared: Arc<Shared>,
     pub(crate) info: ObjectInfo,
     pub(crate) permission: Permission,
-    pub(crate) found: Found,
+    pub(crate) found: FoundState,
     pub(crate) primary: Arc<FileHandle>,
     /// Of a writer of an object without protection. Dropped before the shadow is unmapped.
     pub(crate) tracker: Option<Tracker>,
@@ -133,7 +133,7 @@ impl Attached {
         info: ObjectInfo,
         key: Option<&Keyring>,
         mechanism: Option<Mechanism>,
-        asked: Option<Found>,
+        asked: Option<FoundState>,
     ) -> Result<Self, ObjectError> {
         let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
@@ -174,8 +174,8 @@ impl Attached {
     fn look(
         shared: &Shared,
         info: &ObjectInfo,
-        asked: Option<Found>,
-    ) -> Result<(Arc<FileHandle>, Found), ObjectError> {
+        asked: Option<FoundState>,
+    ) -> Result<(Arc<FileHandle>, FoundState), ObjectError> {
         let medium = shared.store.medium();
         let primary = Arc::new(FileHandle::open(shared.files(), &info.file())?);
         let found = match asked {
@@ -189,7 +189,7 @@ impl Attached {
         shared: &Arc<Shared>,
         info: ObjectInfo,
         mechanism: Option<Mechanism>,
-        asked: Option<Found>,
+        asked: Option<FoundState>,
     ) -> Result<Self, ObjectError> {
         let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
@@ -306,7 +306,7 @@ impl Attached {
 
     /// How its last writer had left it.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> FoundState {
         self.found
     }
 

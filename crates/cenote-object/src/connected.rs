@@ -10,7 +10,7 @@
 //! copies back.
 
 use crate::error::ObjectError;
-use crate::header::Found;
+use crate::header::FoundState;
 use crate::shared::{Info, Shared};
 use cenote_journal::{Changes, Transfer};
 use cenote_layout::object::ObjectState;
@@ -24,7 +24,7 @@ impl Shared {
         keeper: &dyn DaemonApi,
         info: &ObjectInfo,
         writable: bool,
-    ) -> Result<Found, ObjectError> {
+    ) -> Result<FoundState, ObjectError> {
         let (listed, file) =
             keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
         if !listed.object.is_same_place(info) {
@@ -38,7 +38,7 @@ impl Shared {
         if listed.unchecked {
             self.note_unchecked(info.id());
         }
-        Ok(Found::from_code(listed.found))
+        Ok(FoundState::from_code(listed.found))
     }
 
     /// Gives it back.
@@ -56,7 +56,7 @@ impl Shared {
 /// What the daemon says about an object.
 pub(crate) fn info_of(listed: ListedObject) -> Info {
     let state = ObjectState::from_u32(listed.state).unwrap_or(ObjectState::Detached);
-    Info { object: listed.object, state, found: Found::from_code(listed.found) }
+    Info { object: listed.object, state, found: FoundState::from_code(listed.found) }
 }
 
 /// A daemon's refusal as the error that an embedded store would give.

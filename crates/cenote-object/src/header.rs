@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 /// How the last writer of an object left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Found {
+pub enum FoundState {
     /// It was detached, or never attached.
     Detached,
     /// Process `pid` ended, or let go of the store, without detaching it, in this boot of the
@@ -32,7 +32,7 @@ pub enum Found {
     Unknown,
 }
 
-impl Found {
+impl FoundState {
     /// As a daemon and its clients say it: a number, and the process.
     pub(crate) const fn to_code(self) -> (u8, u32) {
         match self {
@@ -69,7 +69,7 @@ impl Writer {
     }
 }
 
-impl core::fmt::Display for Found {
+impl core::fmt::Display for FoundState {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Detached => f.write_str("detached"),
@@ -90,23 +90,23 @@ pub(crate) fn found(
     object: Uuid,
     medium: &dyn Medium,
     asks: Option<Writer>,
-) -> Result<Found, MediumError> {
+) -> Result<FoundState, MediumError> {
     let mut bytes = [0; size_of::<ObjectHeader>()];
     file.read_exact_at(offset, &mut bytes)?;
-    let Ok(header) = read::<ObjectHeader>(&bytes, false) else { return Ok(Found::Unknown) };
+    let Ok(header) = read::<ObjectHeader>(&bytes, false) else { return Ok(FoundState::Unknown) };
     if header.object != object {
-        return Ok(Found::Unknown);
+        return Ok(FoundState::Unknown);
     }
     if header.state == ObjectState::Detached as u32 {
-        return Ok(Found::Detached);
+        return Ok(FoundState::Detached);
     }
     let writer =
         Writer { pid: u32::try_from(header.pid).unwrap_or(0), start_ticks: header.start_ticks };
     let pid = writer.pid;
     Ok(match header.boot_id == medium.boot_id() {
-        true if asks == Some(writer) => Found::Detached,
-        true => Found::ProcessDied { pid },
-        false => Found::PowerLost { pid },
+        true if asks == Some(writer) => FoundState::Detached,
+        true => FoundState::ProcessDied { pid },
+        false => FoundState::PowerLost { pid },
     })
 }
 

@@ -25,7 +25,8 @@
 //!
 //! *A client that dies* loses its shadow, which was its private memory. Its answered psyncs are
 //! committed; the last one may be committed without an answer. Its lease ends with its session, so
-//! the next attach waits until that is settled; the header tells how the client ended ([`Found`]).
+//! the next attach waits until that is settled; the header tells how the client ended
+//! ([`FoundState`]).
 //!
 //! *A daemon that dies* is followed by one that reads the leases from the catalog, and recovers the
 //! journal before it answers. A client sends a psync again that was not answered: pages are
@@ -38,7 +39,7 @@ use crate::header::{self, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
 use crate::shared::{files, rooted};
-use cenote_journal::{Delivered, Limits, Target, TransferError, distinct};
+use cenote_journal::{ApplyTarget, Delivered, Limits, TransferError, distinct};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -271,7 +272,7 @@ impl Host {
             let lines = info.record.at_rest != AtRest::None;
             // Sealed lines may be any of its body, others are pages of its data.
             let len = if lines { info.body_len() } else { info.record.span() };
-            let target = Target {
+            let target = ApplyTarget {
                 id: info.id(),
                 file,
                 data_offset: info.data_offset(),

@@ -145,7 +145,7 @@ mod write_protector;
 pub use attached::Attached;
 pub use dirty::Mechanism;
 pub use error::ObjectError;
-pub use header::Found;
+pub use header::FoundState;
 pub use hosted::{Host, HostedClient};
 pub use objects::Objects;
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use cenote_atrest::{Keyring, Mode};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
-use cenote_protect::{Kind, Owner, Right, Whole};
+use cenote_protect::{Owner, RangeKind, Right, Whole};
 use cenote_store::ObjectInfo;
 use cenote_sys::bytes::store_by_kernel;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
     let closed = laid_over.and_then(|()| {
         let (from, what) = (info.addr as usize, at_rest::named(&info.record.name));
         let range = from..from + info.size as usize;
-        let owner = Owner::new(range, Kind::ReadOnly, &what, Whole::new(Right::Read));
+        let owner = Owner::new(range, RangeKind::ReadOnly, &what, Whole::new(Right::Read));
         // SAFETY: this object's own mapping; there is no reference into it yet.
         unsafe { owner.set(0..info.size / PAGE_SIZE, Right::Read) }
             .map_err(|source| ObjectError::Scan { name: info.record.name.clone(), source })?;

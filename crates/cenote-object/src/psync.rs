@@ -8,12 +8,12 @@ use crate::error::ObjectError;
 use crate::options::Permission;
 use crate::shared::{Shared, rooted};
 use cenote_atrest::Change;
-use cenote_journal::{Changes, Delivered, Journal, JournalError, Pages, Primary, Target};
+use cenote_journal::{ApplyTarget, Changes, Delivered, Journal, JournalError, Pages, Primary};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sealed::{SealedError, View};
-use cenote_shadow::{Part, State};
+use cenote_shadow::{PsyncState, ShadowPart};
 use std::io;
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ impl Writer<'_> {
     }
 }
 
-impl Part for Writer<'_> {
+impl ShadowPart for Writer<'_> {
     type Host = Shared;
     type Error = ObjectError;
 
@@ -137,9 +137,9 @@ impl Part for Writer<'_> {
         self.0.view.as_deref()
     }
 
-    fn target(&self, _: &Shared) -> Result<Target, ObjectError> {
+    fn target(&self, _: &Shared) -> Result<ApplyTarget, ObjectError> {
         let info = &self.0.info;
-        Ok(Target {
+        Ok(ApplyTarget {
             id: info.id(),
             file: Arc::clone(&self.0.primary),
             data_offset: info.data_offset(),
@@ -184,11 +184,11 @@ impl Part for Writer<'_> {
         }
     }
 
-    fn tell(&self, shared: &Shared, state: State) {
+    fn tell(&self, shared: &Shared, state: PsyncState) {
         let state = match state {
-            State::Held => ObjectState::Write,
-            State::Drafted => ObjectState::Psync,
-            State::Durable => ObjectState::Copy,
+            PsyncState::Held => ObjectState::Write,
+            PsyncState::Drafted => ObjectState::Psync,
+            PsyncState::Durable => ObjectState::Copy,
         };
         shared.set_state(self.id(), state);
     }
@@ -209,7 +209,7 @@ impl Part for Writer<'_> {
         }
         object.pending.clear();
         if journal.is_some() {
-            self.tell(shared, State::Held);
+            self.tell(shared, PsyncState::Held);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::error::ObjectError;
 use crate::options::ObjectsOptions;
 use crate::shared::{JOURNAL, Recovery, Shared, files, rooted};
-use cenote_journal::{Journal, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, scan};
+use cenote_journal::{Journal, JournalScan, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_layout::superblock::JournalMark;
@@ -24,8 +24,8 @@ impl Shared {
         let found = if store.medium().exists(JOURNAL)? {
             let file = FileHandle::open(files(store), JOURNAL)?;
             match scan(&file, store.uuid(), store.is_writable())? {
-                Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
-                Ok(Scan { roots: None, .. })
+                Ok(JournalScan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
+                Ok(JournalScan { roots: None, .. })
                     if Self::has_listed(store)
                         && !options.accept_damaged_journal
                         && !planted(Bug::LostListAccepted) =>
@@ -69,7 +69,7 @@ impl Shared {
     }
 
     /// Completes every committed psync. The last step is [`Journal::resume`], which commits.
-    fn replay(&mut self, file: Arc<FileHandle>, scan: &Scan) -> Result<(), ObjectError> {
+    fn replay(&mut self, file: Arc<FileHandle>, scan: &JournalScan) -> Result<(), ObjectError> {
         let store = self.store.clone();
         let _no_backup = store.exclude_backups();
         let objects: BTreeMap<Uuid, ObjectInfo> =

@@ -7,7 +7,7 @@
 
 use crate::door::Door;
 use crate::error::ObjectError;
-use crate::header::{self, Found};
+use crate::header::{self, FoundState};
 use crate::options::{ObjectsOptions, Trim};
 use cenote_journal::{Guard, Home, Journal, Root, Rooted, Roots, Settings, Stopped};
 use cenote_layout::id::Uuid;
@@ -44,7 +44,7 @@ pub struct Info {
     /// Its state: of this session if it is attached here, else as the last session left it.
     pub state: ObjectState,
     /// How its last writer left it; of an object that is attached here, how it was found.
-    pub found: Found,
+    pub found: FoundState,
 }
 
 /// The attachments of one object in this process.
@@ -52,7 +52,7 @@ pub struct Info {
 pub(crate) struct Use {
     pub(crate) readers: u32,
     pub(crate) state: ObjectState,
-    pub(crate) found: Found,
+    pub(crate) found: FoundState,
 }
 
 /// What is laid over a primary in a read-only store: offset in the data, and bytes.
@@ -339,7 +339,8 @@ impl Shared {
             Some(used) => return Err(busy(&info.record.name, used)),
             None => {
                 map()?;
-                let used = Use { readers: 1, state: ObjectState::Read, found: Found::Detached };
+                let used =
+                    Use { readers: 1, state: ObjectState::Read, found: FoundState::Detached };
                 uses.insert(info.id(), used);
             }
         }
@@ -392,7 +393,7 @@ impl Shared {
             return Err(busy(&info.record.name, used));
         }
         check()?;
-        let used = Use { readers: 0, state: ObjectState::Write, found: Found::Detached };
+        let used = Use { readers: 0, state: ObjectState::Write, found: FoundState::Detached };
         uses.insert(info.id(), used);
         Ok(())
     }
@@ -409,7 +410,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn set_found(&self, object: Uuid, found: Found) {
+    pub(crate) fn set_found(&self, object: Uuid, found: FoundState) {
         if let Some(used) = locked(&self.uses).get_mut(&object) {
             used.found = found;
         }
@@ -437,7 +438,7 @@ impl Shared {
         let state = match (used, found, recovered) {
             (Some(used), _, _) => used.state,
             (None, _, Some((_, state))) if !self.store.is_writable() => *state,
-            (None, Found::Detached, _) => ObjectState::Detached,
+            (None, FoundState::Detached, _) => ObjectState::Detached,
             (None, _, _) => ObjectState::Write,
         };
         Ok(Info { object, state, found })

@@ -143,7 +143,7 @@ pub struct SnapshotOf {
 }
 
 /// A new file outside the store that a snapshot is written to.
-trait Target {
+trait SnapshotTarget {
     /// Makes it, empty.
     fn create(&mut self) -> io::Result<()>;
     /// Makes it the same as `primary` by sharing blocks, if it can.
@@ -174,7 +174,7 @@ impl AtPath<'_> {
     }
 }
 
-impl Target for AtPath<'_> {
+impl SnapshotTarget for AtPath<'_> {
     fn create(&mut self) -> io::Result<()> {
         let mut options = OpenOptions::new();
         self.file =
@@ -226,7 +226,7 @@ fn plain(error: MediumError) -> io::Error {
     }
 }
 
-impl Target for OnMedium<'_> {
+impl SnapshotTarget for OnMedium<'_> {
     fn create(&mut self) -> io::Result<()> {
         self.medium.create(self.name, 0).map_err(plain)
     }
@@ -311,7 +311,7 @@ pub(crate) fn take_on(
 fn take_to(
     shared: &Shared,
     info: &ObjectInfo,
-    target: &mut dyn Target,
+    target: &mut dyn SnapshotTarget,
     path: &Path,
     blocks: Blocks,
 ) -> Result<Snapshot, ObjectError> {
@@ -338,7 +338,7 @@ fn write(
     shared: &Shared,
     info: &ObjectInfo,
     primary: &FileHandle,
-    file: &dyn Target,
+    file: &dyn SnapshotTarget,
     blocks: Blocks,
     failed: &impl Fn(io::Error) -> ObjectError,
 ) -> Result<Snapshot, ObjectError> {

@@ -83,12 +83,12 @@ struct Work {
     base: usize,
     close: Close,
     committed: Committed,
-    state: Mutex<State>,
+    state: Mutex<ProtectorState>,
     moved: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ProtectorState {
     queue: VecDeque<Pages>,
     doubt: Vec<Pages>,
     /// Batches that are being closed.
@@ -186,7 +186,7 @@ impl Drop for WriteProtector {
     }
 }
 
-type Locked<'a> = MutexGuard<'a, State>;
+type Locked<'a> = MutexGuard<'a, ProtectorState>;
 
 impl Work {
     fn lock(&self) -> Locked<'_> {

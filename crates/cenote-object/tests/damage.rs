@@ -238,6 +238,6 @@ fn a_torn_object_header_does_not_put_the_data_in_doubt() {
     // SAFETY: the store is closed: nothing of it is mapped.
     assert!(unsafe { sim.flip_bit(&info.file(), info.header_offset() + 70, 0) });
     let world = World::open(&sim, 65536).expect("open");
-    assert_eq!(world.attached[0].found(), cenote_object::Found::Unknown);
+    assert_eq!(world.attached[0].found(), cenote_object::FoundState::Unknown);
     assert!(world.attached[0].as_slice() == states[3][0]);
 }

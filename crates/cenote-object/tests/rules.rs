@@ -7,7 +7,7 @@ use cenote_medium::sim::{
 };
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_object::{
-    Found, ObjectError, ObjectState, Objects, Permission, Psync, Store, Trim, psync_all,
+    FoundState, ObjectError, ObjectState, Objects, Permission, Psync, Store, Trim, psync_all,
 };
 use cenote_store::{FormatOptions, OpenError, OpenOptions, StoreError};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!(state(&objects), ObjectState::Read);
     drop(reader);
     let mut a = objects.attach("a", Permission::ReadWrite, None).expect("attach");
-    assert_eq!((state(&objects), a.found()), (ObjectState::Write, Found::Detached));
+    assert_eq!((state(&objects), a.found()), (ObjectState::Write, FoundState::Detached));
     a.as_mut_slice().expect("writable")[0] = 1;
     a.psync().expect("psync");
     // Committed. The primary is not written before a call needs it.
@@ -236,13 +236,14 @@ fn the_next_writer_is_told_how_the_last_one_ended() {
             (1, &[("a".into(), ObjectState::Copy)][..])
         );
         let pid = std::process::id();
-        let expected = if died { Found::ProcessDied { pid } } else { Found::PowerLost { pid } };
+        let expected =
+            if died { FoundState::ProcessDied { pid } } else { FoundState::PowerLost { pid } };
         let a = objects.attach("a", Permission::ReadWrite, None).expect("attach");
         assert_eq!(a.found(), expected);
         assert!(a.found().to_string().contains(&pid.to_string()));
         a.detach().expect("detach");
         let a = objects.attach("a", Permission::ReadWrite, None).expect("attach");
-        assert_eq!(a.found(), Found::Detached);
+        assert_eq!(a.found(), FoundState::Detached);
     }
 }
 

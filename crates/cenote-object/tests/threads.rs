@@ -4,8 +4,8 @@
 use cenote_layout::id::Uuid;
 use cenote_medium::sim::{SimMedium, SimOptions};
 use cenote_medium::{
-    Durability, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
-    MediumOptions, Persistence, RealMedium,
+    Durability, FileWord, LockGuard, LockHolder, LockKind, MapMode, Medium, MediumError,
+    MediumInfo, MediumOptions, Persistence, RealMedium,
 };
 use cenote_object::{Mechanism, Objects, ObjectsOptions, Permission, Store, Trim};
 use cenote_store::{FormatOptions, OpenOptions};
@@ -121,7 +121,11 @@ unsafe impl Medium for Slow {
     fn make_dir(&self, name: &str) -> Result<()> {
         self.inner.make_dir(name)
     }
-    fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+    fn lock(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, LockHolder>> {
         self.inner.lock(name, kind)
     }
     fn reserve_window(&self, base: u64, len: u64) -> Result<()> {

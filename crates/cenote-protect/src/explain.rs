@@ -1,6 +1,6 @@
 //! Explains a fault: what the address is for.
 
-use crate::table::{self, Copied, Kind, NAME_LEN};
+use crate::table::{self, Copied, NAME_LEN, RangeKind};
 use cenote_sys::{fault, fork_guard};
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -10,7 +10,7 @@ use std::io;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Explained {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: RangeKind,
     /// Its addresses.
     pub range: Range<usize>,
     name: [u8; NAME_LEN],
@@ -67,12 +67,12 @@ pub(crate) fn tell_of_faults() -> io::Result<()> {
 }
 
 /// A line on the stack.
-struct Line {
+struct StackLine {
     bytes: [u8; 256],
     len: usize,
 }
 
-impl fmt::Write for Line {
+impl fmt::Write for StackLine {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.len..self.len + part.len()).ok_or(fmt::Error)?;
         room.copy_from_slice(part.as_bytes());
@@ -83,9 +83,10 @@ impl fmt::Write for Line {
 
 /// Async-signal-safe.
 fn tell(address: usize) {
-    let found = explain(address).filter(|found| found.kind == Kind::Metadata && fault::is_store());
+    let found =
+        explain(address).filter(|found| found.kind == RangeKind::Metadata && fault::is_store());
     let Some(found) = found else { return };
-    let mut line = Line { bytes: [0; 256], len: 0 };
+    let mut line = StackLine { bytes: [0; 256], len: 0 };
     let said = writeln!(
         line,
         "cenote: stray write at {address:#x}, metadata of {}: this process ends, and its store is \

@@ -19,7 +19,7 @@
 use crate::explain::tell_of_faults;
 use crate::owner::{Owner, Whole};
 use crate::right::Right;
-use crate::table::Kind;
+use crate::table::RangeKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::fork_guard;
 use cenote_sys::protection_keys::{Before, Key};
@@ -68,11 +68,11 @@ pub struct Guards {
     /// What explanations name: `pool "x"`.
     what: String,
     token: u64,
-    state: Mutex<State>,
+    state: Mutex<GuardState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GuardState {
     /// How often guards were entered and not left: with [`Protection::Mprotect`].
     inside: u32,
     ranges: Vec<Guarded>,
@@ -136,7 +136,7 @@ impl Guards {
         }
         let distance = second.as_ref().map_or(0, SecondMapping::distance);
         let whole = Whole::new(Right::Write);
-        let owner = Owner::new(range, Kind::Metadata, &self.what, whole);
+        let owner = Owner::new(range, RangeKind::Metadata, &self.what, whole);
         let guarded = Guarded { owner, _second: second };
         let mut state = self.state();
         if state.inside == 0 && !planted(Bug::GuardsOpen) {
@@ -184,7 +184,7 @@ impl Guards {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GuardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

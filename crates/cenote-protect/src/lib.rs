@@ -9,7 +9,7 @@
 //!    [`cenote_sys::memory::protect`] outside this crate, `cenote-sys` and the simulated medium.
 //! 3. A fault is explained from the same table ([`explain()`]): which range the address lies in.
 //!
-//! | range ([`Kind`]) | who sets it | who clears it | what a fault there means |
+//! | range ([`RangeKind`]) | who sets it | who clears it | what a fault there means |
 //! | --- | --- | --- | --- |
 //! | `Tracked` | a shadowed puddle before it is mapped for writing; an object that a writer \
 //! attaches, where pages are found by `mprotect` | the end of the puddle; the detach | the first \
@@ -65,5 +65,5 @@ pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};
 pub use owner::{Owner, Rights, Whole};
 pub use right::Right;
-pub use table::Kind;
+pub use table::RangeKind;
 pub use tracked::Tracked;

@@ -2,7 +2,7 @@
 
 use crate::lock::RightsLock;
 use crate::right::Right;
-use crate::table::{self, Entry, Kind, Slot};
+use crate::table::{self, OwnerEntry, OwnerSlot, RangeKind};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::fork_guard;
 use cenote_sys::memory;
@@ -68,7 +68,7 @@ unsafe fn allows<R: Rights>(context: *const (), address: usize) -> Right {
 /// What a range of addresses is for, and the way to change what may be done there, as far as the
 /// other owners of its pages allow. Until it is dropped.
 pub struct Owner<R: Rights> {
-    slot: &'static Slot,
+    slot: &'static OwnerSlot,
     token: u64,
     range: Range<usize>,
     retired: AtomicBool,
@@ -87,10 +87,10 @@ impl<R: Rights> Owner<R> {
     /// `pool "x"`. Changes no right: the pages have what `rights` allows already, or the first
     /// [`Owner::set`] gives it to them. Not for signal handlers.
     #[must_use]
-    pub fn new(range: Range<usize>, kind: Kind, what: &str, rights: R) -> Self {
+    pub fn new(range: Range<usize>, kind: RangeKind, what: &str, rights: R) -> Self {
         let placed = Box::new(Placed { base: range.start, rights });
         let context = (&raw const *placed).cast();
-        let entry = Entry { range: range.clone(), kind, what, allows: allows::<R>, context };
+        let entry = OwnerEntry { range: range.clone(), kind, what, allows: allows::<R>, context };
         // SAFETY: `R` keeps the rules of `Rights`, and `placed` stays where it is until after
         // `retire`, which `drop` calls.
         let slot = unsafe { table::place(&entry) };
@@ -200,10 +200,10 @@ impl<R: Rights> Drop for Owner<R> {
 
 /// The other owners of a range, under the lock of rights.
 struct Others<'a> {
-    some: [Option<&'static Slot>; OTHERS],
+    some: [Option<&'static OwnerSlot>; OTHERS],
     /// There are more.
     more: bool,
-    own: &'static Slot,
+    own: &'static OwnerSlot,
     token: u64,
     range: &'a Range<usize>,
     _lock: &'a RightsLock,
@@ -226,7 +226,7 @@ impl<'a> Others<'a> {
         others
     }
 
-    fn has(&self, slot: &'static Slot) -> bool {
+    fn has(&self, slot: &'static OwnerSlot) -> bool {
         !core::ptr::eq(slot, self.own) && slot.overlaps(self.token, self.range)
     }
 

@@ -1,11 +1,11 @@
 //! The table of ranges and their owners.
 //!
-//! It has two sides. Fault handlers read a list of [`Slot`]s ([`cenote_sys::slots`]): no lock, no
-//! allocation. Owners come and go under a lock that handlers never take
-//! ([`INDEX`]), which knows the live slots by address.
+//! It has two sides. Fault handlers read a list of [`OwnerSlot`]s ([`cenote_sys::slots`]): no lock,
+//! no allocation. Owners come and go under a lock that handlers never take ([`INDEX`]), which knows
+//! the live slots by address.
 //!
 //! Invariants:
-//! * [`Slot::sharers`] is the number of other live slots of this process whose ranges overlap.
+//! * [`OwnerSlot::sharers`] is the number of other live slots of this process whose ranges overlap.
 //! * A slot that overlaps others changes only under both locks. So a thread that has the lock of
 //!   rights, and finds a slot that overlaps its own, may use its fields until it gives the lock
 //!   back.
@@ -31,7 +31,7 @@ const TRIES: usize = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum RangeKind {
     /// The first store into a page is noted, for the next psync.
     Tracked = 1,
     /// Pages are verified and decrypted when they are touched.
@@ -44,7 +44,7 @@ pub enum Kind {
     Metadata = 5,
 }
 
-impl Kind {
+impl RangeKind {
     fn of(code: u8) -> Option<Self> {
         [Self::Tracked, Self::Sealed, Self::Pending, Self::ReadOnly, Self::Metadata]
             .into_iter()
@@ -56,9 +56,9 @@ impl Kind {
 pub(crate) type Allows = unsafe fn(*const (), usize) -> Right;
 
 /// What an owner is placed with.
-pub(crate) struct Entry<'a> {
+pub(crate) struct OwnerEntry<'a> {
     pub(crate) range: Range<usize>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RangeKind,
     pub(crate) what: &'a str,
     pub(crate) allows: Allows,
     pub(crate) context: *const (),
@@ -66,7 +66,7 @@ pub(crate) struct Entry<'a> {
 
 /// A place for one owner.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct OwnerSlot {
     /// Odd while the fields change.
     version: AtomicU64,
     /// 0: free.
@@ -85,13 +85,13 @@ pub(crate) struct Slot {
 
 /// A copy of a live slot.
 pub(crate) struct Copied {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RangeKind,
     pub(crate) base: usize,
     pub(crate) len: usize,
     pub(crate) name: [u8; NAME_LEN],
 }
 
-impl Slot {
+impl OwnerSlot {
     const fn new() -> Self {
         Self {
             version: AtomicU64::new(0),
@@ -122,7 +122,7 @@ impl Slot {
         self.version.store(version + 1, Ordering::Release);
     }
 
-    fn fill(&self, token: u64, entry: &Entry<'_>) {
+    fn fill(&self, token: u64, entry: &OwnerEntry<'_>) {
         let mut len = entry.what.len().min(NAME_LEN);
         while !entry.what.is_char_boundary(len) {
             len -= 1;
@@ -152,7 +152,7 @@ impl Slot {
         for _ in 0..TRIES {
             let version = self.version.load(Ordering::Acquire);
             let (base, len) = (self.base.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
-            let kind = Kind::of(self.kind.load(Ordering::Relaxed));
+            let kind = RangeKind::of(self.kind.load(Ordering::Relaxed));
             let is_own = self.token.load(Ordering::Relaxed) == token;
             let mut copied = kind.filter(|_| is_own && wanted(base, len)).map(|kind| Copied {
                 kind,
@@ -201,11 +201,11 @@ impl Slot {
     }
 }
 
-static SLOTS: SlotList<Slot> = SlotList::new([const { Slot::new() }; CHUNK]);
+static SLOTS: SlotList<OwnerSlot> = SlotList::new([const { OwnerSlot::new() }; CHUNK]);
 
 /// All slots, in an order that does not change. Async-signal-safe.
 #[inline]
-pub(crate) fn slots() -> Slots<Slot> {
+pub(crate) fn slots() -> Slots<OwnerSlot> {
     SLOTS.iter()
 }
 
@@ -213,16 +213,16 @@ pub(crate) fn slots() -> Slots<Slot> {
 struct Index {
     /// Of the process. In a forked child, all slots are free.
     token: u64,
-    live: BTreeMap<(usize, usize), &'static Slot>,
+    live: BTreeMap<(usize, usize), &'static OwnerSlot>,
     /// The longest range since the index was empty.
     longest: usize,
-    free: Vec<&'static Slot>,
+    free: Vec<&'static OwnerSlot>,
 }
 
 static INDEX: ProcessLock<Index> =
     ProcessLock::new(Index { token: 0, live: BTreeMap::new(), longest: 0, free: Vec::new() });
 
-fn key(base: usize, slot: &'static Slot) -> (usize, usize) {
+fn key(base: usize, slot: &'static OwnerSlot) -> (usize, usize) {
     (base, ptr::from_ref(slot).addr())
 }
 
@@ -235,7 +235,7 @@ impl Index {
         }
     }
 
-    fn overlapping(&self, range: &Range<usize>) -> Vec<&'static Slot> {
+    fn overlapping(&self, range: &Range<usize>) -> Vec<&'static OwnerSlot> {
         let from = range.start.saturating_sub(self.longest);
         self.live
             .range((from, 0)..(range.end, 0))
@@ -245,11 +245,11 @@ impl Index {
     }
 
     /// A free slot.
-    fn take(&mut self) -> &'static Slot {
+    fn take(&mut self) -> &'static OwnerSlot {
         if let Some(free) = self.free.pop() {
             return free;
         }
-        let new = SLOTS.grow([const { Slot::new() }; CHUNK]);
+        let new = SLOTS.grow([const { OwnerSlot::new() }; CHUNK]);
         self.free.extend(&new[1..]);
         &new[0]
     }
@@ -260,7 +260,7 @@ impl Index {
 /// # Safety
 /// Until [`displace`] has returned, `entry.allows` may be called with `entry.context` and any
 /// address of the range, on any thread, in a signal handler.
-pub(crate) unsafe fn place(entry: &Entry<'_>) -> &'static Slot {
+pub(crate) unsafe fn place(entry: &OwnerEntry<'_>) -> &'static OwnerSlot {
     let token = fork_guard::token();
     let mut index = INDEX.lock();
     index.be_of(token);
@@ -279,7 +279,7 @@ pub(crate) unsafe fn place(entry: &Entry<'_>) -> &'static Slot {
 }
 
 /// Takes the slot of an owner back, which has this range.
-pub(crate) fn displace(slot: &'static Slot, range: &Range<usize>) {
+pub(crate) fn displace(slot: &'static OwnerSlot, range: &Range<usize>) {
     let mut index = INDEX.lock();
     if index.live.remove(&key(range.start, slot)).is_none() {
         return;

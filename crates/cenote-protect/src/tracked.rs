@@ -10,7 +10,7 @@
 use crate::dirty_bitmap::{CHUNK, DirtyBitmap, PAGE};
 use crate::owner::Owner;
 use crate::right::Right;
-use crate::table::Kind;
+use crate::table::RangeKind;
 use cenote_sys::fault;
 use cenote_sys::mappings::{self, Fineness};
 use core::ops::Range;
@@ -28,7 +28,7 @@ impl Tracked {
     #[must_use]
     pub fn new(range: Range<usize>, what: &str) -> Self {
         let notes = DirtyBitmap::new(range.len());
-        Self(Owner::new(range, Kind::Tracked, what, notes))
+        Self(Owner::new(range, RangeKind::Tracked, what, notes))
     }
 
     /// The notes.

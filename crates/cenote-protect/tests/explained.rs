@@ -1,11 +1,11 @@
 //! Faults are explained by the ranges in which they lie.
 
 use crate::mapped::{PAGE, Pages};
-use cenote_protect::{Kind, Owner, Right, Tracked, Whole, explain};
+use cenote_protect::{Owner, RangeKind, Right, Tracked, Whole, explain};
 use cenote_sys::fault;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-fn told(address: usize) -> Option<(Kind, String)> {
+fn told(address: usize) -> Option<(RangeKind, String)> {
     explain(address).map(|found| (found.kind, found.what().to_owned()))
 }
 
@@ -14,10 +14,11 @@ fn the_narrowest_range_explains_and_an_ended_one_does_not() {
     let pages = Pages::new(8);
     let tracked = Tracked::new(pages.range(), "pool \"accounts\"");
     let inner = pages.address(2)..pages.address(4);
-    let heap = Owner::new(inner.clone(), Kind::Metadata, "pool \"b\"", Whole::new(Right::Read));
-    let outer = Some((Kind::Tracked, "pool \"accounts\"".to_owned()));
+    let heap =
+        Owner::new(inner.clone(), RangeKind::Metadata, "pool \"b\"", Whole::new(Right::Read));
+    let outer = Some((RangeKind::Tracked, "pool \"accounts\"".to_owned()));
     assert_eq!(told(pages.address(1) + PAGE - 1), outer);
-    assert_eq!(told(pages.address(2)), Some((Kind::Metadata, "pool \"b\"".to_owned())));
+    assert_eq!(told(pages.address(2)), Some((RangeKind::Metadata, "pool \"b\"".to_owned())));
     assert_eq!(explain(pages.address(3)).expect("explained").range, inner);
     assert_eq!(told(pages.address(4)), outer);
     assert_eq!((told(pages.base - 1), told(pages.range().end)), (None, None));
@@ -31,11 +32,11 @@ fn the_narrowest_range_explains_and_an_ended_one_does_not() {
 fn a_long_name_is_cut_between_characters() {
     let pages = Pages::new(1);
     let what = format!("object \"{}\"", "ä".repeat(127));
-    let _owner = Owner::new(pages.range(), Kind::ReadOnly, &what, Whole::new(Right::Read));
+    let _owner = Owner::new(pages.range(), RangeKind::ReadOnly, &what, Whole::new(Right::Read));
     let found = explain(pages.base).expect("explained");
     assert_eq!((found.what().len(), &what[..128]), (128, found.what()));
     let what = format!("pool \"{}\"", "ä".repeat(127));
-    let _other = Owner::new(pages.range(), Kind::ReadOnly, &what, Whole::new(Right::Read));
+    let _other = Owner::new(pages.range(), RangeKind::ReadOnly, &what, Whole::new(Right::Read));
     drop(_owner);
     let found = explain(pages.base).expect("explained");
     assert_eq!(&what[..found.what().len()], found.what());
@@ -49,7 +50,7 @@ static SEEN: AtomicU32 = AtomicU32::new(0);
 /// `context` is a [`Tracked`] whose range `address` lies in.
 unsafe fn explain_and_allow(context: *const (), address: usize) -> bool {
     let found = explain(address);
-    if found.is_some_and(|found| found.kind == Kind::Tracked && found.what() == "pool \"x\"") {
+    if found.is_some_and(|found| found.kind == RangeKind::Tracked && found.what() == "pool \"x\"") {
         SEEN.fetch_add(1, Ordering::SeqCst);
     }
     // SAFETY: by contract.
@@ -81,10 +82,13 @@ fn a_handler_explains_while_owners_come_and_go() {
                 let owners: Vec<_> = (0..64)
                     .map(|page| {
                         let range = beside.address(page)..beside.address(page) + PAGE;
-                        Owner::new(range, Kind::ReadOnly, "beside", Whole::new(Right::Read))
+                        Owner::new(range, RangeKind::ReadOnly, "beside", Whole::new(Right::Read))
                     })
                     .collect();
-                assert_eq!(told(owners[7].range().start), Some((Kind::ReadOnly, "beside".into())));
+                assert_eq!(
+                    told(owners[7].range().start),
+                    Some((RangeKind::ReadOnly, "beside".into()))
+                );
             }
         });
         (0..256).for_each(|page| pages.store(page));

@@ -3,7 +3,7 @@
 
 use crate::mapped::{PAGE, Pages};
 use cenote_medium::planted::{Bug, plant};
-use cenote_protect::{Guards, Inside, Kind, Protection, Right, explain};
+use cenote_protect::{Guards, Inside, Protection, RangeKind, Right, explain};
 use cenote_sys::dual_mapping::nameless_file;
 use cenote_sys::memory::{self, Access, Sharing};
 use cenote_sys::protection_keys::Key;
@@ -77,7 +77,7 @@ fn what_enters_stores_and_the_end_of_guards_gives_all_rights_back() {
         assert_eq!((load(pages.address(2)), load(pages.address(3))), (7, 8));
         assert_eq!(pages.rights(), [closed; 4], "{protection:?}");
         let told = explain(pages.address(1)).map(|found| (found.kind, found.what().to_owned()));
-        let metadata = (Kind::Metadata, "pool `x`".to_owned());
+        let metadata = (RangeKind::Metadata, "pool `x`".to_owned());
         assert_eq!(told, Some(metadata).filter(|_| protection != Protection::None));
         drop(guards);
         assert_eq!(pages.rights(), [Right::Write; 4]);

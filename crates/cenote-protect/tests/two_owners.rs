@@ -3,7 +3,7 @@
 use crate::mapped::Pages;
 use cenote_medium::planted::{Bug, plant};
 use cenote_protect::dirty_bitmap::DirtyBitmap;
-use cenote_protect::{Kind, Owner, Right, Rights, Tracked, Whole};
+use cenote_protect::{Owner, RangeKind, Right, Rights, Tracked, Whole};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 const COUNT: u64 = 4;
@@ -22,10 +22,10 @@ impl Both {
     fn new() -> Self {
         let pages = Pages::new(COUNT as usize);
         let notes = DirtyBitmap::new(pages.range().len());
-        let notes = Owner::new(pages.range(), Kind::Tracked, "pool \"x\"", notes);
+        let notes = Owner::new(pages.range(), RangeKind::Tracked, "pool \"x\"", notes);
         set(&notes, 0..COUNT, Right::Read);
         let whole = Whole::new(Right::Write);
-        let other = Owner::new(pages.range(), Kind::Metadata, "pool \"x\"", whole);
+        let other = Owner::new(pages.range(), RangeKind::Metadata, "pool \"x\"", whole);
         Self { pages, notes, other }
     }
 
@@ -113,7 +113,7 @@ fn a_fault_does_not_open_a_page_that_another_owner_denies() {
     // SAFETY: our own pages.
     unsafe { tracked.protect(0..COUNT) }.expect("protected");
     let inner = pages.address(1)..pages.address(3);
-    let heap = Owner::new(inner, Kind::Metadata, "pool \"x\"", Whole::new(Right::Read));
+    let heap = Owner::new(inner, RangeKind::Metadata, "pool \"x\"", Whole::new(Right::Read));
     assert!(set(&heap, 0..2, Right::Read));
     // SAFETY: our own pages.
     let allow = |page| unsafe { tracked.allow(pages.address(page)) };
@@ -139,7 +139,7 @@ fn a_fault_does_not_open_a_page_that_another_owner_denies() {
 fn many_owners_of_a_page_are_all_asked() {
     let pages = Pages::new(2);
     let owners: Vec<Owner<Whole>> = (0..12)
-        .map(|_| Owner::new(pages.range(), Kind::ReadOnly, "x", Whole::new(Right::Write)))
+        .map(|_| Owner::new(pages.range(), RangeKind::ReadOnly, "x", Whole::new(Right::Write)))
         .collect();
     for denying in &owners {
         denying.rights().change(Right::Read);
@@ -182,7 +182,7 @@ fn two_threads_leave_the_least_of_what_their_owners_allow() {
 fn an_owner_that_comes_while_another_one_works_is_not_undone() {
     let pages = Pages::new(1);
     let notes = DirtyBitmap::new(pages.range().len());
-    let notes = Owner::new(pages.range(), Kind::Tracked, "x", notes);
+    let notes = Owner::new(pages.range(), RangeKind::Tracked, "x", notes);
     let (stop, pause) = (AtomicBool::new(false), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -197,7 +197,7 @@ fn an_owner_that_comes_while_another_one_works_is_not_undone() {
         });
         for round in 0..300 {
             let whole = Whole::new(Right::Read);
-            let other = Owner::new(pages.range(), Kind::ReadOnly, "x", whole);
+            let other = Owner::new(pages.range(), RangeKind::ReadOnly, "x", whole);
             set(&other, 0..1, Right::Read);
             pause.wait();
             stop.store(round == 299, Ordering::SeqCst);

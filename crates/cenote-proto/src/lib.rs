@@ -34,7 +34,7 @@ pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
 pub use clients::{ClientItem, ClientState, HeldPool};
 pub use hold::{Call, Stance};
 pub use message::{
-    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal,
+    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, PoolItem, PoolSpec, PuddlePlace, Refusal,
     Reply, Stat, UndecidedLogsItem, VERSION, decode, encode, peek,
 };
 pub use requests::{Request, Rights, Topic};

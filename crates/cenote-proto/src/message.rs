@@ -2,7 +2,9 @@
 
 mod reply;
 
-pub use reply::{MediumText, ObjectItem, Place, PoolItem, Refusal, Reply, Stat, UndecidedLogsItem};
+pub use reply::{
+    MediumText, ObjectItem, PoolItem, PuddlePlace, Refusal, Reply, Stat, UndecidedLogsItem,
+};
 
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use serde::de::DeserializeOwned;

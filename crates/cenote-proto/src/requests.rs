@@ -58,7 +58,7 @@ macro_rules! requests {
 
         /// The variants without their fields: its number is the request's kind.
         #[derive(Clone, Copy)]
-        enum Kind { $($variant,)+ }
+        enum RequestKind { $($variant,)+ }
 
         impl Request {
             /// Names of the kinds of requests, by [`Request::kind`].
@@ -68,7 +68,7 @@ macro_rules! requests {
             #[must_use]
             pub const fn kind(&self) -> usize {
                 match self {
-                    $(Self::$variant $({ $($field: _),+ })? => Kind::$variant as usize,)+
+                    $(Self::$variant $({ $($field: _),+ })? => RequestKind::$variant as usize,)+
                 }
             }
 

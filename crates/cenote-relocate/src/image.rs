@@ -167,7 +167,7 @@ fn is_kept(mark: u8) -> bool {
 
 /// A pointer of a value.
 #[derive(Clone, Copy)]
-struct Slot {
+struct ImageSlot {
     offset: usize,
     kind: PointerKind,
     tag_mask: u64,
@@ -178,7 +178,7 @@ enum Program {
     /// There are none.
     Nothing,
     /// In each value of so many bytes, always the same.
-    Fixed { size: usize, repeats: bool, slots: Box<[Slot]> },
+    Fixed { size: usize, repeats: bool, slots: Box<[ImageSlot]> },
     /// By the map.
     Map(Arc<TypeRecord>),
     /// Any word may be one.
@@ -199,7 +199,7 @@ impl Program {
             return Self::Map(Arc::clone(record));
         }
         let slots = record.pointers.iter().flat_map(|field| {
-            let slot = move |k| Slot {
+            let slot = move |k| ImageSlot {
                 offset: (field.offset + k * field.stride) as usize,
                 kind: field.kind,
                 tag_mask: field.tag_mask,
@@ -228,15 +228,15 @@ impl Program {
     fn run(
         &self,
         (block, values): (&mut [u8], usize),
-        found: &mut Vec<Slot>,
-        visit: &mut impl FnMut(&mut [u8], Slot),
+        found: &mut Vec<ImageSlot>,
+        visit: &mut impl FnMut(&mut [u8], ImageSlot),
     ) {
         match self {
             Self::Nothing => {}
             Self::Fixed { size, slots, .. } => {
                 for value in 0..values {
                     for slot in slots {
-                        visit(block, Slot { offset: value * size + slot.offset, ..*slot });
+                        visit(block, ImageSlot { offset: value * size + slot.offset, ..*slot });
                     }
                 }
             }
@@ -248,7 +248,7 @@ impl Program {
                     record.for_each_pointer(&block[start..start + size], &mut |offset, field| {
                         // No value has more pointers than words, even if its map has.
                         if found.len() < size / 8 {
-                            found.push(Slot {
+                            found.push(ImageSlot {
                                 offset: start + offset,
                                 kind: field.kind,
                                 tag_mask: field.tag_mask,
@@ -262,7 +262,7 @@ impl Program {
             }
             Self::Words => {
                 for offset in (0..block.len() / 8 * 8).step_by(8) {
-                    visit(block, Slot { offset, kind: PointerKind::PERHAPS, tag_mask: 0 });
+                    visit(block, ImageSlot { offset, kind: PointerKind::PERHAPS, tag_mask: 0 });
                 }
             }
         }
@@ -325,7 +325,7 @@ fn each_block(
 
 /// A pointer, as it stands in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundPointer {
     /// Bytes from the puddle's start to the word.
     pub offset: u64,
     /// How it says where it leads. [`PointerKind::PERHAPS`]: only a program's filter tells whether
@@ -346,7 +346,7 @@ pub fn for_each_pointer(
     image: &mut [u8],
     puddle: &PuddleRecord,
     types: &TypeTable,
-    visit: &mut dyn FnMut(Found),
+    visit: &mut dyn FnMut(FoundPointer),
 ) -> Result<(), String> {
     let contents = contents(image, puddle)?;
     for number in 0..contents.roots.map_or(0, |_| ROOT_COUNT as usize) {
@@ -354,7 +354,12 @@ pub fn for_each_pointer(
         // A damaged root leads nowhere that is known.
         let target = root(image, at).map_or(0, |root| root.addr);
         if target != 0 {
-            visit(Found { offset: at as u64, kind: PointerKind::NATIVE, target, region: None });
+            visit(FoundPointer {
+                offset: at as u64,
+                kind: PointerKind::NATIVE,
+                target,
+                region: None,
+            });
         }
     }
     let mut room = Vec::new();
@@ -374,7 +379,7 @@ pub fn for_each_pointer(
                     _ => (value & !slot.tag_mask, None),
                 };
                 if target != 0 || region.is_some() {
-                    visit(Found { offset, kind: slot.kind, target, region });
+                    visit(FoundPointer { offset, kind: slot.kind, target, region });
                 }
             });
         },
@@ -434,7 +439,7 @@ fn rewrite_roots(image: &mut [u8], roots: usize, job: &RewriteJob, cursor: &mut 
 /// Rewrites one pointer of a block, which begins at `start` of the image.
 fn rewrite_slot(
     (block, start): (&mut [u8], usize),
-    slot: Slot,
+    slot: ImageSlot,
     job: &RewriteJob,
     cursor: &mut Cursor,
     done: &mut Rewritten,

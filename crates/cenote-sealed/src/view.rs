@@ -56,7 +56,7 @@ use cenote_atrest::{Mode, PAGE_LEN, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::SIDE_LEN;
 use cenote_protect::dirty_bitmap::DirtyBitmap;
-use cenote_protect::{Kind, Owner, Right};
+use cenote_protect::{Owner, RangeKind, Right};
 use cenote_sys::alt_stack;
 use cenote_sys::bytes::settle;
 use cenote_sys::dual_mapping::{self, DualMapping};
@@ -88,11 +88,11 @@ pub struct View {
     /// Whether it had one: then no thread asks any more once that is given back, and the worker
     /// can serve another view.
     registered: bool,
-    inner: Arc<Inner>,
+    inner: Arc<ViewInner>,
 }
 
 /// What handlers, worker and callers share.
-pub(crate) struct Inner {
+pub(crate) struct ViewInner {
     what: String,
     protection: Protection,
     source: Source,
@@ -120,10 +120,10 @@ impl fmt::Debug for View {
 /// Resolver of faults in a view.
 ///
 /// # Safety
-/// `context` is the [`Inner`] that was registered.
+/// `context` is the [`ViewInner`] that was registered.
 unsafe fn resolve(context: *const (), address: usize) -> bool {
     // SAFETY: the view keeps it until after the registration is gone.
-    unsafe { &*context.cast::<Inner>() }.resolve(address)
+    unsafe { &*context.cast::<ViewInner>() }.resolve(address)
 }
 
 impl View {
@@ -145,7 +145,7 @@ impl View {
         writable: bool,
     ) -> Result<Self, SealedError> {
         // SAFETY: handed on to the caller.
-        let whole = unsafe { Inner::whole(what, protection, source, base, writable) };
+        let whole = unsafe { ViewInner::whole(what, protection, source, base, writable) };
         match whole {
             Ok(inner) => Ok(Self { registration: None, registered: true, inner: Arc::new(inner) }),
             // SAFETY: handed on to the caller.
@@ -207,7 +207,7 @@ impl View {
         let twin = unsafe { DualMapping::map(base, span) }.map_err(failed)?;
         let worker = FaultWorker::find().map_err(failed)?;
         let closed = (Some(twin), Some(Arc::clone(&worker)));
-        let inner = Arc::new(Inner::new(what, protection, source, base, writable, closed));
+        let inner = Arc::new(ViewInner::new(what, protection, source, base, writable, closed));
         worker.serve(Some(Arc::clone(&inner) as Arc<dyn Filled>));
         alt_stack::prepare();
         Ok(Self { registration: None, registered: false, inner })
@@ -341,7 +341,7 @@ impl Drop for View {
     }
 }
 
-impl Inner {
+impl ViewInner {
     fn new(
         what: &str,
         protection: Protection,
@@ -368,7 +368,7 @@ impl Inner {
             base,
             pages,
             stopped: AtomicBool::new(false),
-            owner: Owner::new(base..base + span, Kind::Sealed, what, states),
+            owner: Owner::new(base..base + span, RangeKind::Sealed, what, states),
             worker,
             filling: Mutex::new(filling),
         }

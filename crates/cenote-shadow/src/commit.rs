@@ -1,15 +1,15 @@
 //! A psync, from *held* to *applied*.
 
-use crate::part::{Part, State};
+use crate::part::{PsyncState, ShadowPart};
 use cenote_atrest::Change;
-use cenote_journal::{Changes, Delivered, Draft, Journal, Target, Ticket};
+use cenote_journal::{ApplyTarget, Changes, Delivered, Draft, Journal, Ticket};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sealed::SealedError;
 use core::fmt;
 
 /// A part on its way.
-pub(crate) struct Taken<P> {
+pub(crate) struct TakenPart<P> {
     pub(crate) part: P,
     /// What becomes of its protection.
     pub(crate) change: Option<Change>,
@@ -18,27 +18,27 @@ pub(crate) struct Taken<P> {
 }
 
 /// A psync in progress. If it is dropped before it is committed, nothing has happened.
-pub struct Psync<P: Part> {
-    pub(crate) taken: Vec<Taken<P>>,
+pub struct Psync<P: ShadowPart> {
+    pub(crate) taken: Vec<TakenPart<P>>,
     /// In the order of their numbers.
-    targets: Vec<Target>,
+    targets: Vec<ApplyTarget>,
     /// Once it is committed: what it did.
     pub(crate) done: Option<Delivered>,
 }
 
-impl<P: Part> fmt::Debug for Psync<P> {
+impl<P: ShadowPart> fmt::Debug for Psync<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Psync({} parts, {:?})", self.taken.len(), self.done)
     }
 }
 
-impl<P: Part> Default for Psync<P> {
+impl<P: ShadowPart> Default for Psync<P> {
     fn default() -> Self {
         Self { taken: Vec::new(), targets: Vec::new(), done: None }
     }
 }
 
-impl<P: Part> Drop for Psync<P> {
+impl<P: ShadowPart> Drop for Psync<P> {
     fn drop(&mut self) {
         if self.done.is_none() {
             self.taken.iter_mut().for_each(|taken| taken.part.note_again());
@@ -46,11 +46,11 @@ impl<P: Part> Drop for Psync<P> {
     }
 }
 
-impl<P: Part> Psync<P> {
+impl<P: ShadowPart> Psync<P> {
     /// *Held*: takes the written pages of parts.
     ///
     /// # Errors
-    /// As [`Part::hold`]. The psync may be dropped then, and nothing has happened.
+    /// As [`ShadowPart::hold`]. The psync may be dropped then, and nothing has happened.
     pub fn hold(
         &mut self,
         host: &P::Host,
@@ -70,7 +70,7 @@ impl<P: Part> Psync<P> {
 
     /// Adds a part without pages; where it is.
     pub fn add(&mut self, part: P) -> usize {
-        self.taken.push(Taken { part, change: None, number: None });
+        self.taken.push(TakenPart { part, change: None, number: None });
         self.taken.len() - 1
     }
 
@@ -95,7 +95,7 @@ impl<P: Part> Psync<P> {
     /// drafted: the part has a number from then on.
     ///
     /// # Errors
-    /// As [`Part::target`].
+    /// As [`ShadowPart::target`].
     pub fn changed(
         &mut self,
         host: &P::Host,
@@ -103,7 +103,7 @@ impl<P: Part> Psync<P> {
     ) -> Result<(&P, &mut Option<Change>), P::Error> {
         let target = self.taken[at].part.target(host)?;
         self.name(at, target);
-        let Taken { part, change, .. } = &mut self.taken[at];
+        let TakenPart { part, change, .. } = &mut self.taken[at];
         Ok((part, change))
     }
 
@@ -173,7 +173,7 @@ impl<P: Part> Psync<P> {
         Ok(!changes.runs.is_empty())
     }
 
-    fn name(&mut self, at: usize, target: Target) {
+    fn name(&mut self, at: usize, target: ApplyTarget) {
         if self.taken[at].number.is_none() {
             self.taken[at].number = Some(self.targets.len() as u32);
             self.targets.push(target);
@@ -197,9 +197,9 @@ impl<P: Part> Psync<P> {
         let Some(draft) = Draft::new(&ids, changes) else {
             return Err(P::too_large(host, data_bytes));
         };
-        self.tell(host, State::Drafted);
+        self.tell(host, PsyncState::Drafted);
         let ticket = journal.append(&draft).inspect_err(|_| {
-            self.tell(host, State::Held);
+            self.tell(host, PsyncState::Held);
             if planted(Bug::PsyncForgetsPages) {
                 self.taken.iter_mut().for_each(|taken| taken.part.forget());
             }
@@ -216,11 +216,11 @@ impl<P: Part> Psync<P> {
         // Committed: whatever becomes of applying it, the pages are not noted again.
         let done = Delivered { seq, pages, data_bytes, journal_bytes };
         self.done = Some(done);
-        self.tell(host, State::Durable);
+        self.tell(host, PsyncState::Durable);
         Ok((done, ticket))
     }
 
-    fn tell(&self, host: &P::Host, state: State) {
+    fn tell(&self, host: &P::Host, state: PsyncState) {
         self.taken.iter().for_each(|taken| taken.part.tell(host, state));
     }
 
@@ -257,7 +257,7 @@ impl<P: Part> Psync<P> {
     }
 }
 
-impl<P: Part> Taken<P> {
+impl<P: ShadowPart> TakenPart<P> {
     /// Adds the header of its protection to the record.
     pub(crate) fn seal_header(&self, changes: &mut Changes) -> Result<(), P::Error> {
         let (Some(view), Some(change), Some(number)) =

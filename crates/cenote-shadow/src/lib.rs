@@ -2,9 +2,9 @@
 //! the journal and in a daemon's client.
 //!
 //! A psync makes what was stored into *shadows* durable in their *primaries*, all of it or nothing.
-//! Each shadow is a [`Part`]: an object, or a puddle of a pool. The engine takes the parts through
-//! the states; what a part is, how its written pages are found, and when writers are held, its own
-//! crate knows.
+//! Each shadow is a [`ShadowPart`]: an object, or a puddle of a pool. The engine takes the parts
+//! through the states; what a part is, how its written pages are found, and when writers are held,
+//! its own crate knows.
 //!
 //! | state | what has happened | by |
 //! | --- | --- | --- |
@@ -23,9 +23,10 @@
 //! # Invariants
 //!
 //! * A psync that ends before *durable* leaves its parts as they were: their pages are noted again
-//!   when it is dropped ([`Part::note_again`]). After *durable* they are not, whatever follows.
+//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, whatever
+//!   follows.
 //! * Numbers of a record's primaries are in the order in which parts got them. A part has one if
-//!   something of it has changed, or if [`Part::NAMES_ALL`] says so.
+//!   something of it has changed, or if [`ShadowPart::NAMES_ALL`] says so.
 //! * Headers of protections are the last lines of a record: what a part's header says may depend on
 //!   other parts.
 //!
@@ -37,5 +38,5 @@ mod part;
 mod transfer;
 
 pub use commit::Psync;
-pub use part::{Part, State};
+pub use part::{PsyncState, ShadowPart};
 pub use transfer::Packed;

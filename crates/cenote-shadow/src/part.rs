@@ -1,7 +1,7 @@
 //! What the engine asks of a shadow.
 
 use cenote_atrest::Change;
-use cenote_journal::{Changes, Journal, JournalError, Pages, Primary, Target};
+use cenote_journal::{ApplyTarget, Changes, Journal, JournalError, Pages, Primary};
 use cenote_layout::id::Uuid;
 use cenote_medium::MediumError;
 use cenote_sealed::{SealedError, View};
@@ -9,7 +9,7 @@ use std::io;
 
 /// How far a psync has come, as its parts are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PsyncState {
     /// Nothing has changed yet, or it failed.
     Held,
     /// The record is about to be written.
@@ -19,7 +19,7 @@ pub enum State {
 }
 
 /// A shadow that a psync takes along: an object, or a puddle.
-pub trait Part {
+pub trait ShadowPart {
     /// What all parts of a psync share.
     type Host: ?Sized;
     /// What fails.
@@ -29,7 +29,7 @@ pub trait Part {
     const NAMES_ALL: bool;
 
     /// *Held*: takes the notes of written pages and protects these; copies them, if writers go on
-    /// afterwards. What an error leaves is in [`Part::pages`].
+    /// afterwards. What an error leaves is in [`ShadowPart::pages`].
     ///
     /// # Errors
     /// What the system says.
@@ -48,7 +48,7 @@ pub trait Part {
     ///
     /// # Errors
     /// Its file cannot be opened.
-    fn target(&self, host: &Self::Host) -> Result<Target, Self::Error>;
+    fn target(&self, host: &Self::Host) -> Result<ApplyTarget, Self::Error>;
 
     /// Adds what differs from the primary, or what its sealed pages come to, as of primary
     /// `number`.
@@ -75,7 +75,7 @@ pub trait Part {
     fn drafted(&mut self, _number: u32, _changes: &Changes) {}
 
     /// What the psync has come to.
-    fn tell(&self, _host: &Self::Host, _state: State) {}
+    fn tell(&self, _host: &Self::Host, _state: PsyncState) {}
 
     /// The psync is over: what the pages hold is committed. `journal`: the record was queued there.
     ///

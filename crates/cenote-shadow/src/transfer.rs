@@ -5,7 +5,7 @@
 //! here, because the key is here; the transfer has the lines.
 
 use crate::commit::Psync;
-use crate::part::Part;
+use crate::part::ShadowPart;
 use cenote_journal::{Changes, Delivered, Primary, Transfer};
 use cenote_layout::id::Uuid;
 use std::fs::File;
@@ -19,11 +19,11 @@ pub struct Packed {
     pages: u64,
 }
 
-impl<P: Part> Psync<P> {
+impl<P: ShadowPart> Psync<P> {
     /// Packs what was taken. The kernel copies plain pages from their mappings.
     ///
     /// # Errors
-    /// No memory; as [`Part::draft`].
+    /// No memory; as [`ShadowPart::draft`].
     pub fn pack(&mut self, host: &P::Host) -> Result<Packed, P::Error> {
         let mut lines = Changes::default();
         let (mut ids, mut ranges) = (Vec::new(), 0);

@@ -20,7 +20,7 @@
 //!
 //! A daemon does not take over what it cannot see: it would not learn of the client's end.
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::OpenError;
 use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
@@ -38,7 +38,7 @@ pub fn byte_of(client: Uuid) -> u64 {
 }
 
 /// Clients of the catalog whose processes are seen here.
-pub(crate) fn seen(state: &State) -> impl Iterator<Item = &HostedClientRecord> {
+pub(crate) fn seen(state: &CatalogState) -> impl Iterator<Item = &HostedClientRecord> {
     state.hosted_clients.values().filter(|hosted_client| {
         cenote_sys::process::is_alive(hosted_client.pid, hosted_client.start_ticks)
     })
@@ -48,7 +48,7 @@ pub(crate) fn seen(state: &State) -> impl Iterator<Item = &HostedClientRecord> {
 /// may open. See the module's table.
 pub(crate) fn keep_out(
     medium: &dyn Medium,
-    state: &State,
+    state: &CatalogState,
     (hosting, same_boot): (bool, bool),
 ) -> Result<(Vec<u32>, bool), MediumError> {
     let (mut pids, mut all_seen) = (Vec::new(), true);
@@ -69,7 +69,7 @@ pub(crate) fn keep_out(
 /// Refuses an opener that [`keep_out`] keeps out.
 pub(crate) fn refuse(
     (medium, path): (&dyn Medium, &str),
-    state: &State,
+    state: &CatalogState,
     opener: (bool, bool),
 ) -> Result<(), OpenError> {
     let path = path.to_owned();

@@ -8,7 +8,7 @@ use crate::kernel::interface::options::OpenOptions;
 use crate::kernel::interface::rewriter::{Backend, RelocationOptions};
 use crate::kernel::puddles::known;
 use crate::kernel::puddles::stamps::Stamps;
-use crate::kernel::puddles::window::{Space, Window, who_is_at};
+use crate::kernel::puddles::window::{Space, StoreWindow, who_is_at};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::lazy;
 use crate::parts;
@@ -59,7 +59,7 @@ impl Store {
         let frontier =
             LazyRewrite::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
-            window: Window::of_store(base, len, 0, &home.medium.path),
+            window: StoreWindow::of_store(base, len, 0, &home.medium.path),
             persistence: medium.persistence(home.durability),
             info: home.medium.clone(),
             uuid: home.store,

@@ -59,7 +59,7 @@ pub struct MemberList {
 
 /// A pool as the daemon lists it.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct PoolListing {
     /// What the catalog says.
     pub record: PoolRecord,
     /// Bytes of its puddles.
@@ -102,7 +102,7 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     ///
     /// # Errors
     /// The daemon cannot be reached.
-    fn pools(&self) -> Result<Vec<Listed>, StoreError>;
+    fn pools(&self) -> Result<Vec<PoolListing>, StoreError>;
     /// Grants a pool with all its puddles.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::kernel::puddles::puddle::{file_name, primary_name, text};
 use crate::kernel::puddles::verify::{RESTORE, of_file};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::rooted::Lists;
-use cenote_journal::{Scan, scan};
+use cenote_journal::{JournalScan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::puddle::Role;
 use cenote_medium::FileHandle;
@@ -153,7 +153,7 @@ impl Inner {
             FileHandle::open(&self.medium, name).and_then(|file| scan(&file, self.uuid, true));
         let detail = match scanned {
             Err(error) => Some(error.to_string()),
-            Ok(Ok(Scan { damage: Some(detail), .. }) | Err(detail)) => Some(detail),
+            Ok(Ok(JournalScan { damage: Some(detail), .. }) | Err(detail)) => Some(detail),
             Ok(Ok(scan)) => match self.problem(control, OF, &scan.found()) {
                 None => self.check_list(state, &scan).err().map(|error| error.to_string()),
                 rolled_back => rolled_back,

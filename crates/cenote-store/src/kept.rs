@@ -36,13 +36,13 @@
 //! `cenote-journal`).
 
 use crate::kept_files::{Kept, name_of};
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{PRIMARY_DIR, file_name, primary_name, text};
 use crate::kernel::puddles::verify::of_file;
 use crate::kernel::store::{Control, Inner};
 use crate::primaries::{check_run, of_shadowed_pool};
-use cenote_journal::Scan;
+use cenote_journal::JournalScan;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::header::{read, seal};
 use cenote_layout::id::Uuid;
@@ -59,7 +59,7 @@ impl Inner {
     /// # Errors
     /// One that passes ([`MediumError::is_passing`]): nothing is known then. Others are of the
     /// file.
-    pub(crate) fn load_kept(&self, state: &State) -> Result<Kept, MediumError> {
+    pub(crate) fn load_kept(&self, state: &CatalogState) -> Result<Kept, MediumError> {
         let mut kept = Kept::default();
         for (puddle, sum) in &state.kept {
             if of_shadowed_pool(state, *puddle).is_none() {
@@ -103,7 +103,7 @@ impl Inner {
     pub(crate) fn keep(
         &self,
         control: &mut Control,
-        (file, scan): (&FileHandle, &Scan),
+        (file, scan): (&FileHandle, &JournalScan),
         puddles: &BTreeSet<Uuid>,
     ) -> Result<(), StoreError> {
         let mut all: BTreeMap<Uuid, Vec<u8>> = puddles.iter().map(|id| (*id, Vec::new())).collect();
@@ -167,7 +167,7 @@ impl Inner {
     /// refused: it is as it was, and so is what the runs say of it.
     fn open_kept_primary(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
     ) -> Result<Result<FileHandle, String>, StoreError> {
         let Some(pending) = state.pending.get(&record.uuid) else {

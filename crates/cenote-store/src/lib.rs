@@ -100,7 +100,7 @@ pub use alive::{CLIENTS, byte_of};
 pub use backed_up::{BackedUp, BackupReport};
 pub use backup::{Backup, PoolAtWork};
 pub use credentials::{Credentials, PermissionChange};
-pub use daemon_api::{DaemonApi, Grant, Granted, Home, Listed, MemberList};
+pub use daemon_api::{DaemonApi, Grant, Granted, Home, MemberList, PoolListing};
 pub use gate::Psync;
 pub use handle::Handle;
 pub use hosted_clients::{ClientEnd, PoolGrant};

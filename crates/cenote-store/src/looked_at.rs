@@ -200,7 +200,7 @@ impl Inner {
         let mut puddles = Vec::with_capacity(sound.len());
         for record in sound {
             let puddle = self.own(control, record, MapMode::ReadOnly);
-            // SAFETY: it lives until the store is dropped; `State::check` saw to its range.
+            // SAFETY: it lives until the store is dropped; `CatalogState::check` saw to its range.
             unsafe {
                 if self.writable {
                     // Recovery had it writable. (In a read-only open its private pages hold what

@@ -1,6 +1,6 @@
 //! Files that psyncs are written into, and what the journal says of them.
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::catalog::journals::JournalOf;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::DamagePolicy;
@@ -9,7 +9,9 @@ use crate::kernel::puddles::verify::{about_file, of_file};
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::superblock::fence::Fence;
 use crate::sealed_files::file_len;
-use cenote_journal::{Guard, Home, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Stopped};
+use cenote_journal::{
+    Guard, Home, JournalScan, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Stopped,
+};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -28,7 +30,7 @@ pub(crate) type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
 
 /// The puddle of which a record speaks. One that was removed since is gone; another of its identity
 /// may be there, that a client of a daemon has made for an object.
-pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
+pub(crate) fn of_shadowed_pool(state: &CatalogState, id: Uuid) -> Option<&PuddleRecord> {
     state
         .puddles
         .get(&id)
@@ -64,7 +66,7 @@ pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
 
 /// Notes the root of a puddle as its file has it.
 pub(crate) fn note_root(
-    state: &State,
+    state: &CatalogState,
     roots: &mut Roots,
     id: Uuid,
     primary: &FileHandle,
@@ -82,7 +84,11 @@ pub(crate) fn note_root(
 impl Inner {
     /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what
     /// is damaged: then protected pools are believed as they are.
-    pub(crate) fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
+    pub(crate) fn check_list(
+        &self,
+        state: &CatalogState,
+        scan: &JournalScan,
+    ) -> Result<(), StoreError> {
         let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
         let accepts =
             self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
@@ -99,7 +105,7 @@ impl Inner {
     /// moved and is not rewritten has no record in a journal; its header refuses it.
     pub(crate) fn open_primary(
         &self,
-        state: &State,
+        state: &CatalogState,
         puddle: &PuddleRecord,
     ) -> Result<Result<FileHandle, String>, StoreError> {
         let at_rest = state.at_rest(puddle.pool);
@@ -123,7 +129,7 @@ impl Inner {
 
     /// The roots of all protected pools as their files have them: where no journal says which they
     /// were.
-    pub(crate) fn roots_now(&self, state: &State) -> Result<Roots, MediumError> {
+    pub(crate) fn roots_now(&self, state: &CatalogState) -> Result<Roots, MediumError> {
         let mut roots = Roots::default();
         for id in state.puddles.keys() {
             let primary = FileHandle::open(&self.medium, text(&file_name(*id)));

@@ -70,8 +70,8 @@ use crate::gate::{NotIn, Psync};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::psync_part::{Taken, list_members};
-use crate::shadow::{Part, Shadow, note_unknown};
+use crate::psync_part::{TakenPages, list_members};
+use crate::shadow::{PuddlePart, Shadow, note_unknown};
 use cenote_journal::Delivered;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
@@ -88,7 +88,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct Work {
     shadows: Vec<(Arc<Shadow>, u64)>,
-    psync: cenote_shadow::Psync<Taken>,
+    psync: cenote_shadow::Psync<TakenPages>,
     /// Of a daemon's client: the copies, on their way.
     packed: Option<Packed>,
     held: Duration,
@@ -130,7 +130,7 @@ impl Work {
     fn prepare_through(&self, inner: &Inner, connection: &Connection) -> Result<(), StoreError> {
         for (shadow, _) in &self.shadows {
             let parts = shadow.parts();
-            let unknown = |part: &&Arc<Part>| part.unknown.load(Ordering::Acquire);
+            let unknown = |part: &&Arc<PuddlePart>| part.unknown.load(Ordering::Acquire);
             let Some(pool) = parts.iter().find(unknown).map(|part| part.puddle().pool()) else {
                 continue;
             };
@@ -152,7 +152,7 @@ impl Work {
 
     fn take(&mut self, inner: &Inner) -> Result<(), StoreError> {
         let parts = self.shadows.iter().flat_map(|(shadow, _)| shadow.parts());
-        self.psync.hold(inner, parts.map(Taken::new))?;
+        self.psync.hold(inner, parts.map(TakenPages::new))?;
         if inner.is_client() && !self.psync.is_empty() {
             // No transaction runs. A store that comes all the same faults, and its page is noted
             // again.

@@ -4,10 +4,10 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::Inner;
 use crate::primaries::rooted;
 use crate::sealed_files::at_rest as not_sealed;
-use crate::shadow::{Part, Shadow};
+use crate::shadow::{PuddlePart, Shadow};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Change, binding};
-use cenote_journal::{Changes, JournalError, Pages, Primary, Target};
+use cenote_journal::{ApplyTarget, Changes, JournalError, Pages, Primary};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
@@ -25,8 +25,8 @@ const RANGES_MAX: usize = 2;
 
 /// Pages of one puddle on their way.
 #[derive(Debug)]
-pub(crate) struct Taken {
-    part: Arc<Part>,
+pub(crate) struct TakenPages {
+    part: Arc<PuddlePart>,
     pages: Vec<Pages>,
     /// Their contents, one after the other.
     bytes: Copies,
@@ -53,13 +53,13 @@ impl Copies {
     }
 }
 
-impl Taken {
+impl TakenPages {
     /// Of no page yet.
-    pub(crate) fn new(part: Arc<Part>) -> Self {
+    pub(crate) fn new(part: Arc<PuddlePart>) -> Self {
         Self { part, pages: Vec::new(), bytes: Copies::Plain(Vec::new()) }
     }
 
-    fn is_of(&self, part: &Arc<Part>) -> bool {
+    fn is_of(&self, part: &Arc<PuddlePart>) -> bool {
         Arc::ptr_eq(part, &self.part)
     }
 
@@ -102,7 +102,7 @@ fn each_range<E>(
     Ok(())
 }
 
-impl cenote_shadow::Part for Taken {
+impl cenote_shadow::ShadowPart for TakenPages {
     type Host = Inner;
     type Error = StoreError;
 
@@ -148,11 +148,11 @@ impl cenote_shadow::Part for Taken {
         self.part.puddle().view()
     }
 
-    fn target(&self, inner: &Inner) -> Result<Target, StoreError> {
+    fn target(&self, inner: &Inner) -> Result<ApplyTarget, StoreError> {
         let file = Arc::clone(self.part.primary(inner)?);
         let (record, data_offset) = (self.part.puddle().record(), self.part.data_at());
         let mode = self.view().map_or(AtRest::None, |view| AtRest::of(view.protection().mode()));
-        Ok(Target { id: record.uuid, file, data_offset, rooted: rooted(record, mode) })
+        Ok(ApplyTarget { id: record.uuid, file, data_offset, rooted: rooted(record, mode) })
     }
 
     fn draft(
@@ -215,7 +215,7 @@ impl cenote_shadow::Part for Taken {
 }
 
 /// From here on a store into these pages faults.
-fn protect(part: &Part, pages: &[Pages]) -> Result<(), MediumError> {
+fn protect(part: &PuddlePart, pages: &[Pages]) -> Result<(), MediumError> {
     let puddle = part.puddle();
     if !puddle.is_mapped() {
         return Ok(()); // noted by comparison; when it is mapped its pages are protected
@@ -230,7 +230,7 @@ fn protect(part: &Part, pages: &[Pages]) -> Result<(), MediumError> {
 /// changes the pool. Psyncs of a pool follow each other, so no other header of it changes
 /// meanwhile; a puddle that is sealed anew keeps its entry.
 pub(crate) fn list_members(
-    psync: &mut cenote_shadow::Psync<Taken>,
+    psync: &mut cenote_shadow::Psync<TakenPages>,
     shadow: &Shadow,
     inner: &Inner,
 ) -> Result<(), StoreError> {
@@ -246,7 +246,7 @@ pub(crate) fn list_members(
     };
     let members = binding::members(parts[1..].iter().map(|part| entry_of(psync, part)));
     let known = psync.parts().position(|(taken, _)| taken.is_of(root));
-    let at = known.unwrap_or_else(|| psync.add(Taken::new(Arc::clone(root))));
+    let at = known.unwrap_or_else(|| psync.add(TakenPages::new(Arc::clone(root))));
     let (_, change) = psync.changed(inner, at)?;
     let Some(view) = root.puddle().view() else { return Ok(()) };
     let mut made = match change.take() {
@@ -262,7 +262,10 @@ pub(crate) fn list_members(
 }
 
 /// What stands for a puddle in its pool's list once this psync is committed.
-fn entry_of(psync: &cenote_shadow::Psync<Taken>, part: &Arc<Part>) -> (u32, Option<Digest>) {
+fn entry_of(
+    psync: &cenote_shadow::Psync<TakenPages>,
+    part: &Arc<PuddlePart>,
+) -> (u32, Option<Digest>) {
     let puddle = part.puddle();
     let change = psync.parts().find(|(taken, _)| taken.is_of(part)).and_then(|(_, change)| change);
     let entry = match (puddle.view(), puddle.job().and_then(|job| job.sealing.as_ref())) {

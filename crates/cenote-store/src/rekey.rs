@@ -8,7 +8,7 @@ use crate::kernel::store::{Control, Store};
 use crate::primaries::rooted;
 use crate::sealed_files::{at_rest, named};
 use cenote_atrest::Keyring;
-use cenote_journal::{Draft, Target};
+use cenote_journal::{ApplyTarget, Draft};
 use cenote_layout::catalog::AtRest;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sealed::{Patches, SealedError};
@@ -100,7 +100,7 @@ impl Store {
             false => journal.decide(&ticket)?,
         };
         let rooted = rooted(&root, AtRest::of(mode));
-        let target = Target { id: root.uuid, file, data_offset: DATA_AT, rooted };
+        let target = ApplyTarget { id: root.uuid, file, data_offset: DATA_AT, rooted };
         let done = undurable.map_or(Ok(()), |error| Err(error.into())).and_then(|()| {
             journal.apply_later(ticket, changes, vec![target])?;
             journal.settle(root.uuid)?;

@@ -1,16 +1,16 @@
 //! Goes back to the last psync of pools whose shadows are void ([`crate::shadow`] has the states).
 
 use crate::differing::compare;
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::catalog::journals::{JournalOf, readable};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, OpenReport, RestoredPool};
 use crate::kernel::puddles::puddle::{
-    DIR, Kind, Puddle, create_file, file_name, pool_named, primary_name, text,
+    DIR, MappingKind, Puddle, create_file, file_name, pool_named, primary_name, text,
 };
 use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
 use crate::kernel::store::{Control, Inner};
-use crate::pending_rewrite::Found;
+use crate::pending_rewrite::FoundRewrite;
 use crate::pending_rewrite::reseal::SealedFile;
 use crate::primaries::{JOURNAL, Patches, check_run, of_shadowed_pool};
 use cenote_journal::{Roots, scan};
@@ -138,7 +138,7 @@ fn problem_of(
     of_file(match state.pending.get(&record.uuid) {
         None => inner.check_primary(state, record),
         Some(pending) => {
-            inner.look_at(primary_name(record.uuid), record, pending).map(Found::damage)
+            inner.look_at(primary_name(record.uuid), record, pending).map(FoundRewrite::damage)
         }
     })
 }
@@ -174,9 +174,10 @@ fn copy_primary(
     inner.medium.ensure(name, 0, record.size)?;
     let good = match pending {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(pending) => {
-            !matches!(inner.look_at(file_name(record.uuid), record, pending)?, Found::Damaged(_))
-        }
+        Some(pending) => !matches!(
+            inner.look_at(file_name(record.uuid), record, pending)?,
+            FoundRewrite::Damaged(_)
+        ),
     };
     if !good {
         return Err(MediumError::from_io(
@@ -214,7 +215,7 @@ fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), St
         opened => readable(opened)?,
     };
     let scan = match readable(scan(&file, inner.uuid, false))? {
-        Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
+        Ok(cenote_journal::JournalScan { damage: Some(detail), .. }) | Err(detail) => {
             return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }
         Ok(scan) => scan,
@@ -244,10 +245,10 @@ fn map_primary(
 ) -> Result<(), MediumError> {
     let addr = record.addr.wrapping_add(inner.window.distance());
     let here = PuddleRecord { addr, ..*record };
-    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
+    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, MappingKind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(pending) = control.catalog.state.pending.get(&record.uuid)
-        && inner.look_at(primary_name(record.uuid), record, pending)? != Found::New
+        && inner.look_at(primary_name(record.uuid), record, pending)? != FoundRewrite::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
         return inner.frontier().hold_patched(record, puddle.file_name(), patches);
@@ -266,7 +267,7 @@ fn map_primary(
 
 /// Pools in shadowed mode whose shadows are void: power failed while they were leased for writing,
 /// or failed before and they could not be restored.
-pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
+pub(crate) fn void(state: &CatalogState, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
     let mut void = BTreeSet::new();
     if crash == Some(CrashKind::Power) {
         void.extend(

@@ -30,7 +30,7 @@ use std::sync::{Arc, PoisonError, Weak};
 const LOOKS: u32 = 8;
 
 /// The list of a journal.
-enum List {
+enum JournalList {
     /// This session has the journal open.
     Open(Arc<Journal>),
     /// As its file has it. Records that may not be in their files are of those that are `behind`.
@@ -38,7 +38,7 @@ enum List {
 }
 
 /// The lists of both journals. One that cannot be believed is not there: its opener says so.
-pub(crate) struct Lists([Option<List>; 2]);
+pub(crate) struct Lists([Option<JournalList>; 2]);
 
 /// Which journal lists a puddle, and where in its file the header lies that is listed.
 fn listed_by(control: &Control, puddle: &PuddleRecord) -> Option<(JournalOf, Rooted)> {
@@ -69,7 +69,11 @@ impl Inner {
         Ok(lists)
     }
 
-    fn list_of(&self, control: &Control, of: JournalOf) -> Result<Option<List>, MediumError> {
+    fn list_of(
+        &self,
+        control: &Control,
+        of: JournalOf,
+    ) -> Result<Option<JournalList>, MediumError> {
         let mut all = control.catalog.state.puddles.values();
         if !all.any(|puddle| listed_by(control, puddle).is_some_and(|(by, _)| by == of)) {
             return Ok(None);
@@ -82,7 +86,7 @@ impl Inner {
             JournalOf::Pools => self.shadows().journal().map(Arc::clone),
         };
         if open.is_some() || !self.medium.exists(of.file())? {
-            return Ok(open.map(List::Open));
+            return Ok(open.map(JournalList::Open));
         }
         let scanned = FileHandle::open(&self.medium, of.file())
             .and_then(|file| scan(&file, self.uuid, false));
@@ -96,7 +100,7 @@ impl Inner {
         }
         let behind = scan.records.iter().flat_map(|record| record.objects.iter().copied());
         let behind = behind.collect();
-        Ok(scan.roots.map(|roots| List::File { roots, behind }))
+        Ok(scan.roots.map(|roots| JournalList::File { roots, behind }))
     }
 
     /// Why a protected file is not the one that is listed. Of one that cannot be read this is what
@@ -132,14 +136,14 @@ impl Inner {
 
 /// Whether a file has the root that is listed, or it cannot be said.
 fn fits(
-    list: &List,
+    list: &JournalList,
     puddle: Uuid,
     found: impl Fn() -> Result<Option<Root>, MediumError>,
 ) -> Result<bool, MediumError> {
     match list {
-        List::File { behind, .. } if behind.contains(&puddle) => Ok(true),
-        List::File { roots, .. } => Ok(found()? == roots.get(puddle)),
-        List::Open(journal) => {
+        JournalList::File { behind, .. } if behind.contains(&puddle) => Ok(true),
+        JournalList::File { roots, .. } => Ok(found()? == roots.get(puddle)),
+        JournalList::Open(journal) => {
             let mut before = None;
             for _ in 0..LOOKS {
                 // A journal that has stopped lists nothing.

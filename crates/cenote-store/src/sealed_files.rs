@@ -5,7 +5,7 @@ use crate::kernel::puddles::puddle::{DATA_AT, Puddle, file_name, text};
 use crate::kernel::puddles::verify::verify_len;
 use crate::kernel::store::Inner;
 use cenote_atrest::Protection;
-use cenote_atrest::binding::{self, Place};
+use cenote_atrest::binding::{self, BoundPuddle};
 use cenote_atrest::tree::Digest;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
@@ -33,7 +33,7 @@ pub(crate) fn named(pool: &str, record: &PuddleRecord) -> String {
 /// What a puddle's protection is bound to.
 pub(crate) fn binding_of(store: Uuid, name: &str, record: &PuddleRecord) -> Digest {
     let PuddleRecord { pool, index, addr, size, .. } = *record;
-    binding::of_puddle(&Place { store, pool: pool.0, name, index, addr, size })
+    binding::of_puddle(&BoundPuddle { store, pool: pool.0, name, index, addr, size })
 }
 
 /// What is wrong with a pool's protection or key.

@@ -38,7 +38,7 @@ use crate::kernel::store::extensions::Extension;
 use crate::kernel::store::{Control, Inner};
 use crate::pending_rewrite::Needs;
 use crate::primaries::{JOURNAL, check_run, note_root, of_shadowed_pool};
-use cenote_journal::{Journal, Roots, Scan, Settings, scan};
+use cenote_journal::{Journal, JournalScan, Roots, Settings, scan};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::superblock::JournalMark;
@@ -71,12 +71,12 @@ pub(crate) struct Shadow {
     pub(crate) gate: Gate,
     /// The pool, as explanations of faults name it.
     name: String,
-    parts: Mutex<Vec<Arc<Part>>>,
+    parts: Mutex<Vec<Arc<PuddlePart>>>,
 }
 
 /// A puddle of it.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PuddlePart {
     /// Lives until the store is dropped.
     puddle: NonNull<Puddle>,
     /// Its notes may lack pages that differ: those of a session that ended without a psync. All
@@ -87,12 +87,12 @@ pub(crate) struct Part {
 }
 
 // SAFETY: the pointer is to a `Puddle`, which is `Sync` and lives until the store is dropped; no
-// thread uses a `Part` after that.
-unsafe impl Send for Part {}
+// thread uses a `PuddlePart` after that.
+unsafe impl Send for PuddlePart {}
 // SAFETY: as above.
-unsafe impl Sync for Part {}
+unsafe impl Sync for PuddlePart {}
 
-impl Part {
+impl PuddlePart {
     /// Pages that were stored into since the last psync.
     pub(crate) fn noted(&self) -> u64 {
         match self.puddle().view() {
@@ -144,13 +144,13 @@ impl Part {
 }
 
 impl Shadow {
-    pub(crate) fn parts(&self) -> Vec<Arc<Part>> {
+    pub(crate) fn parts(&self) -> Vec<Arc<PuddlePart>> {
         locked(&self.parts).clone()
     }
 
     /// Adds a puddle, before a program can store into it.
     pub(crate) fn add(&self, puddle: NonNull<Puddle>, unknown: bool) {
-        let part = Part {
+        let part = PuddlePart {
             puddle,
             unknown: AtomicBool::new(unknown && !planted(Bug::PsyncTrustsLostNotes)),
             shadow: OnceLock::new(),
@@ -321,7 +321,7 @@ impl Inner {
         if self.medium.exists(JOURNAL)? {
             let file = Arc::new(readable(FileHandle::open(&self.medium, JOURNAL))?);
             let scan = match readable(scan(&file, self.uuid, true))? {
-                Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
+                Ok(cenote_journal::JournalScan { damage: Some(detail), .. }) | Err(detail) => {
                     return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
                 }
                 Ok(scan) => scan,
@@ -356,7 +356,7 @@ impl Inner {
     fn complete(
         &self,
         control: &mut Control,
-        (file, scan): (&FileHandle, &Scan),
+        (file, scan): (&FileHandle, &JournalScan),
         brought_back: &BTreeSet<Uuid>,
     ) -> Result<Roots, StoreError> {
         let state = &control.catalog.state;
@@ -411,7 +411,7 @@ impl Inner {
 
 /// Notes all pages of a part that may differ. Finds those that an earlier session left by
 /// comparison, during which writers go on.
-pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
+pub(crate) fn note_unknown(inner: &Inner, part: &PuddlePart) -> Result<(), MediumError> {
     let puddle = part.puddle();
     if puddle.view().is_some() {
         return Ok(());

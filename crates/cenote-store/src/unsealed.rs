@@ -29,7 +29,7 @@ pub(crate) struct UnsealedPool {
 
 /// The list in the root puddle's header, and what the puddles are.
 #[derive(Default)]
-struct List {
+struct HeaderList {
     members: Option<Digest>,
     entries: Vec<(u32, Option<Digest>)>,
     /// A puddle is damaged, which is said of that one.
@@ -38,7 +38,7 @@ struct List {
     put_back: Option<String>,
 }
 
-impl List {
+impl HeaderList {
     fn problem(self) -> Option<String> {
         if self.put_back.is_some() {
             return self.put_back;
@@ -69,7 +69,7 @@ struct Unsealing<'a> {
     patches: Patches,
     roots: Option<Roots>,
     needs: Needs,
-    list: List,
+    list: HeaderList,
     puddles: Vec<Unsealed>,
     /// The keys of before may be needed: a puddle is pending, or cannot be looked at.
     any_due: bool,
@@ -143,7 +143,7 @@ impl Unsealing<'_> {
         Ok(())
     }
 
-    fn own(&mut self, record: &PuddleRecord, keys: &PoolKeys) -> Result<Found, StoreError> {
+    fn own(&mut self, record: &PuddleRecord, keys: &PoolKeys) -> Result<FoundFile, StoreError> {
         let with = (self.mode, keys.own.as_ref(), self.patches_of(record));
         match self.inner.open_sealed(self.control, self.name, *record, with) {
             // The key is the pool's own, and fits: this file is not the one that belongs here, or
@@ -161,7 +161,7 @@ impl Unsealing<'_> {
         record: &PuddleRecord,
         pending: PendingRewriteRecord,
         keys: &Arc<PoolKeys>,
-    ) -> Result<Found, StoreError> {
+    ) -> Result<FoundFile, StoreError> {
         if self.mode.has_key() && keys.before.is_none() {
             return Ok(Err("the key that it is sealed under is not in the root puddle".into()));
         }
@@ -174,7 +174,7 @@ impl Unsealing<'_> {
 }
 
 /// A puddle's entry in its pool's list and what was opened of it, or what is wrong.
-type Found = Result<(Option<Digest>, Option<Opened>), String>;
+type FoundFile = Result<(Option<Digest>, Option<Opened>), String>;
 
 impl Inner {
     /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that
@@ -203,7 +203,7 @@ impl Inner {
             patches,
             roots,
             needs: Needs::default(),
-            list: List::default(),
+            list: HeaderList::default(),
             puddles: Vec::new(),
             any_due: false,
         };

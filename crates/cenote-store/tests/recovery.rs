@@ -2,7 +2,7 @@
 //! what their owner could write.
 
 use crate::common::{pool_options, small};
-use cenote_layout::log::Kind;
+use cenote_layout::log::EntryKind;
 use cenote_layout::log_space::LogSpaceEntry;
 use cenote_log::{Body, LogWriter, Outcome, SegmentSource};
 use cenote_medium::sim::{self, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
@@ -90,7 +90,7 @@ pub(crate) fn half_a_transaction(
     for index in words {
         let addr = word(pool, index);
         // SAFETY: eight bytes of the puddle.
-        unsafe { writer.append(Kind::Undo, addr, 8, addr as *const u8) }.unwrap();
+        unsafe { writer.append(EntryKind::Undo, addr, 8, addr as *const u8) }.unwrap();
         writer.fence();
         set(addr, value);
     }
@@ -269,7 +269,7 @@ fn a_log_that_names_what_its_owner_could_not_write_is_set_aside_and_its_pools_st
     let evil = 666u64;
     for addr in [word(&pool, 0), foreign] {
         // SAFETY: `evil` is eight readable bytes.
-        unsafe { writer.append(Kind::Undo, addr, 8, (&raw const evil).cast()) }.unwrap();
+        unsafe { writer.append(EntryKind::Undo, addr, 8, (&raw const evil).cast()) }.unwrap();
     }
     writer.fence();
     drop((writer, idle));

@@ -24,7 +24,7 @@ pub(crate) fn wrong(name: &str, modules: &[Module]) -> Vec<String> {
         if is_allowed {
             continue;
         }
-        let mut found = Found::default();
+        let mut found = FoundCalls::default();
         module.items.iter().for_each(|item| found.visit_item(item));
         wrong.extend(found.names.into_iter().map(|changes| {
             let module = module.path.join("::");
@@ -36,11 +36,11 @@ pub(crate) fn wrong(name: &str, modules: &[Module]) -> Vec<String> {
 
 /// What is named of [`CHANGES`].
 #[derive(Default)]
-struct Found {
+struct FoundCalls {
     names: Vec<String>,
 }
 
-impl Found {
+impl FoundCalls {
     fn look(&mut self, before: &str, last: &str) {
         if CHANGES.contains(&(before, last)) {
             self.names.push(format!("{before}::{last}"));
@@ -64,7 +64,7 @@ impl Found {
     }
 }
 
-impl<'ast> Visit<'ast> for Found {
+impl<'ast> Visit<'ast> for FoundCalls {
     fn visit_path(&mut self, path: &'ast Path) {
         let mut segments = path.segments.iter().rev();
         if let (Some(last), Some(before)) = (segments.next(), segments.next()) {

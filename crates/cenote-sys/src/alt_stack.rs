@@ -49,15 +49,15 @@ static ALL: [Stack; STACKS] = [const {
 }; STACKS];
 
 /// Takes a stack as long as it lives.
-struct Taken(&'static Stack);
+struct TakenStack(&'static Stack);
 
-impl Drop for Taken {
+impl Drop for TakenStack {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
     }
 }
 
-impl Taken {
+impl TakenStack {
     fn any() -> Option<Self> {
         let free = |stack: &&Stack| {
             stack.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -91,7 +91,7 @@ impl Taken {
 /// Makes one stack, so that a handler finds it ready.
 pub fn prepare() {
     let _ = fork_guard::token();
-    if let Some(stack) = Taken::any() {
+    if let Some(stack) = TakenStack::any() {
         let _ = stack.top();
     }
 }
@@ -102,7 +102,7 @@ pub fn run<R>(f: impl FnOnce() -> R) -> Option<R> {
     if !cfg!(target_arch = "x86_64") {
         return None;
     }
-    let stack = Taken::any()?;
+    let stack = TakenStack::any()?;
     let top = stack.top()?;
     let mut call = Call { f: Some(f), answer: None };
     // SAFETY: the stack is ours until `stack` is dropped, below; `enter` gets the call that it is

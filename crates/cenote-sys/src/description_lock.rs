@@ -39,7 +39,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
 
 use crate::fork_guard;
-use crate::record_lock::Kind;
+use crate::record_lock::RecordLockKind;
 
 /// What is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,13 +51,13 @@ pub enum Scope {
 }
 
 /// One descriptor of the list; -1: free.
-struct Node {
+struct DescriptorNode {
     fd: AtomicI32,
-    next: *const Node,
+    next: *const DescriptorNode,
 }
 
 /// Nodes are only added, at the head.
-static HEAD: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+static HEAD: AtomicPtr<DescriptorNode> = AtomicPtr::new(ptr::null_mut());
 /// Set while a descriptor is opened and listed, and around a fork.
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// How often a fork yields to the thread that is listing. A signal handler that forks in the middle
@@ -98,7 +98,7 @@ extern "C" fn after_fork_in_child() {
     BUSY.store(false, Ordering::Release);
 }
 
-fn nodes() -> impl Iterator<Item = &'static Node> {
+fn nodes() -> impl Iterator<Item = &'static DescriptorNode> {
     // SAFETY: null, or a node that was leaked.
     let mut at = unsafe { HEAD.load(Ordering::Acquire).as_ref() };
     core::iter::from_fn(move || {
@@ -132,14 +132,15 @@ impl Listing {
         Self
     }
 
-    fn list(&self, fd: OwnedFd) -> &'static Node {
+    fn list(&self, fd: OwnedFd) -> &'static DescriptorNode {
         let fd = fd.into_raw_fd();
         if let Some(node) = nodes().find(|node| node.fd.load(Ordering::Acquire) < 0) {
             node.fd.store(fd, Ordering::Release);
             return node;
         }
         let next = HEAD.load(Ordering::Acquire);
-        let node: &'static Node = Box::leak(Box::new(Node { fd: AtomicI32::new(fd), next }));
+        let node: &'static DescriptorNode =
+            Box::leak(Box::new(DescriptorNode { fd: AtomicI32::new(fd), next }));
         HEAD.store(ptr::from_ref(node).cast_mut(), Ordering::Release);
         node
     }
@@ -153,7 +154,7 @@ impl Drop for Listing {
 
 /// A lock that is held until this value is dropped, or its process ends.
 pub struct DescriptionLock {
-    node: &'static Node,
+    node: &'static DescriptorNode,
     scope: Scope,
     /// The process that took it; a forked child's copy of this value does nothing.
     token: u64,
@@ -179,7 +180,7 @@ impl DescriptionLock {
     /// What `open` says; what the system says of the lock.
     pub fn try_take(
         scope: Scope,
-        kind: Kind,
+        kind: RecordLockKind,
         open: impl FnOnce() -> io::Result<OwnedFd>,
     ) -> io::Result<Option<Self>> {
         let token = fork_guard::token();
@@ -224,7 +225,7 @@ impl Drop for DescriptionLock {
 
 /// A descriptor that is closed when this value is dropped, and in forked children.
 pub struct NotForked {
-    node: &'static Node,
+    node: &'static DescriptorNode,
     token: u64,
 }
 
@@ -257,7 +258,7 @@ impl Drop for NotForked {
 }
 
 /// Takes a descriptor out of the list, and closes it.
-fn close(node: &Node) {
+fn close(node: &DescriptorNode) {
     let fd = node.fd.swap(-1, Ordering::AcqRel);
     if fd >= 0 {
         // SAFETY: a descriptor that only the list's value used; swapped out, so closed once.
@@ -265,10 +266,10 @@ fn close(node: &Node) {
     }
 }
 
-fn set_flock(fd: &OwnedFd, kind: Kind) -> io::Result<bool> {
+fn set_flock(fd: &OwnedFd, kind: RecordLockKind) -> io::Result<bool> {
     let operation = match kind {
-        Kind::Shared => FlockOperation::NonBlockingLockShared,
-        Kind::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        RecordLockKind::Shared => FlockOperation::NonBlockingLockShared,
+        RecordLockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
     match flock(fd, operation) {
         Ok(()) => Ok(true),
@@ -277,10 +278,10 @@ fn set_flock(fd: &OwnedFd, kind: Kind) -> io::Result<bool> {
     }
 }
 
-fn set_lock(fd: &OwnedFd, kind: Kind) -> io::Result<bool> {
+fn set_lock(fd: &OwnedFd, kind: RecordLockKind) -> io::Result<bool> {
     let wanted = match kind {
-        Kind::Shared => libc::F_RDLCK,
-        Kind::Exclusive => libc::F_WRLCK,
+        RecordLockKind::Shared => libc::F_RDLCK,
+        RecordLockKind::Exclusive => libc::F_WRLCK,
     };
     change_lock(fd.as_raw_fd(), wanted)
 }
@@ -315,7 +316,7 @@ mod tests {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
-    fn take(path: &Path, scope: Scope, kind: Kind) -> Option<DescriptionLock> {
+    fn take(path: &Path, scope: Scope, kind: RecordLockKind) -> Option<DescriptionLock> {
         let open = || match scope {
             Scope::File => Ok(OpenOptions::new().read(true).write(true).open(path)?.into()),
             Scope::Directory => Ok(File::open(path)?.into()),
@@ -333,27 +334,27 @@ mod tests {
     #[test]
     fn closing_another_descriptor_does_not_drop_the_lock() {
         both(|path, scope| {
-            let held = take(path, scope, Kind::Exclusive).expect("free");
+            let held = take(path, scope, RecordLockKind::Exclusive).expect("free");
             drop(File::open(path).expect("open"));
-            assert!(take(path, scope, Kind::Shared).is_none(), "{scope:?}");
+            assert!(take(path, scope, RecordLockKind::Shared).is_none(), "{scope:?}");
             assert_eq!(
-                in_child(|| i32::from(take(path, scope, Kind::Shared).is_some())),
+                in_child(|| i32::from(take(path, scope, RecordLockKind::Shared).is_some())),
                 0,
                 "{scope:?}"
             );
             drop(held);
-            assert!(take(path, scope, Kind::Exclusive).is_some(), "{scope:?}");
+            assert!(take(path, scope, RecordLockKind::Exclusive).is_some(), "{scope:?}");
         });
     }
 
     #[test]
     fn shared_ones_go_together_and_exclude_exclusive_ones() {
         both(|path, scope| {
-            let first = take(path, scope, Kind::Shared).expect("free");
-            let second = take(path, scope, Kind::Shared).expect("shared");
-            assert!(take(path, scope, Kind::Exclusive).is_none());
+            let first = take(path, scope, RecordLockKind::Shared).expect("free");
+            let second = take(path, scope, RecordLockKind::Shared).expect("shared");
+            assert!(take(path, scope, RecordLockKind::Exclusive).is_none());
             drop((first, second));
-            assert!(take(path, scope, Kind::Exclusive).is_some());
+            assert!(take(path, scope, RecordLockKind::Exclusive).is_some());
         });
     }
 
@@ -375,7 +376,7 @@ mod tests {
     #[test]
     fn a_forked_child_keeps_nothing_and_drops_nothing() {
         both(|path, scope| {
-            let held = take(path, scope, Kind::Exclusive).expect("free");
+            let held = take(path, scope, RecordLockKind::Exclusive).expect("free");
             let child = spawn_child(|| {
                 loop {
                     std::thread::sleep(Duration::from_secs(1));
@@ -385,14 +386,14 @@ mod tests {
             assert_eq!(
                 in_child(|| {
                     drop(DescriptionLock { node: held.node, scope: held.scope, token: held.token });
-                    i32::from(take(path, scope, Kind::Shared).is_some())
+                    i32::from(take(path, scope, RecordLockKind::Shared).is_some())
                 }),
                 0
             );
-            assert!(take(path, scope, Kind::Shared).is_none());
+            assert!(take(path, scope, RecordLockKind::Shared).is_none());
             // While the first child lives the lock is free as soon as its owner lets go.
             drop(held);
-            assert!(take(path, scope, Kind::Exclusive).is_some(), "{scope:?}");
+            assert!(take(path, scope, RecordLockKind::Exclusive).is_some(), "{scope:?}");
             child.kill();
         });
     }
@@ -403,7 +404,7 @@ mod tests {
             let owner = spawn_child(|| {
                 // The parent, which looks again and again, may have it at that moment.
                 let _held = loop {
-                    if let Some(held) = take(path, scope, Kind::Exclusive) {
+                    if let Some(held) = take(path, scope, RecordLockKind::Exclusive) {
                         break held;
                     }
                 };
@@ -418,7 +419,7 @@ mod tests {
                 }
             });
             let end = Instant::now() + Duration::from_secs(10);
-            while take(path, scope, Kind::Shared).is_some() {
+            while take(path, scope, RecordLockKind::Shared).is_some() {
                 assert!(Instant::now() < end, "the owner never took the lock");
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -426,7 +427,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(200));
             owner.kill();
             assert!(
-                take(path, scope, Kind::Exclusive).is_some(),
+                take(path, scope, RecordLockKind::Exclusive).is_some(),
                 "{scope:?}: the grandchild has it"
             );
         });

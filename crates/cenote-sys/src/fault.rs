@@ -69,7 +69,7 @@ use std::io;
 
 pub use access::{is_bus_error, is_peek, is_store};
 use access::{may_retry, note_access, note_resolved};
-use table::{FREE, LIVE, Slot};
+use table::{FREE, HandlerSlot, LIVE};
 
 /// Makes an access to `addr` possible and returns true, or false: not mine, or impossible.
 ///
@@ -125,7 +125,7 @@ pub enum RegisterError {
 #[derive(Debug)]
 #[must_use = "faults are resolved only while the registration lives"]
 pub struct Registration {
-    slot: &'static Slot,
+    slot: &'static HandlerSlot,
     token: u64,
 }
 
@@ -426,7 +426,7 @@ fn resolve(addr: usize) -> bool {
     let mut asked = (0, 0);
     let mut may = None;
     loop {
-        let mut narrowest: Option<((usize, usize), &'static Slot)> = None;
+        let mut narrowest: Option<((usize, usize), &'static HandlerSlot)> = None;
         for slot in table::slots() {
             let key = (slot.len.load(Ordering::Relaxed), ptr::from_ref(slot).addr());
             if slot.covers(token, addr)

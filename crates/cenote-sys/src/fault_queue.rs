@@ -59,7 +59,7 @@ const LOOKS: u32 = 256;
 const PLACES: usize = 32;
 
 #[derive(Debug)]
-struct Place {
+struct QueuePlace {
     state: AtomicU32,
     answer: AtomicBool,
     question: AtomicU64,
@@ -73,7 +73,7 @@ pub struct FaultQueue {
     resting: AtomicBool,
     closed: AtomicBool,
     looks: u32,
-    places: [Place; PLACES],
+    places: [QueuePlace; PLACES],
 }
 
 /// [`LOOKS`] where another thread can run meanwhile, else 0.
@@ -83,7 +83,7 @@ fn looks() -> u32 {
 
 impl Default for FaultQueue {
     fn default() -> Self {
-        let place = || Place {
+        let place = || QueuePlace {
             state: AtomicU32::new(FREE),
             answer: AtomicBool::new(false),
             question: AtomicU64::new(0),
@@ -156,7 +156,7 @@ impl FaultQueue {
         loop {
             let bell = self.bell.load(Ordering::SeqCst);
             let is_asked =
-                |place: &&Place| matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
+                |place: &&QueuePlace| matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
             for place in self.places.iter().filter(is_asked) {
                 let says = answer(place.question.load(Ordering::Relaxed));
                 place.answer.store(says, Ordering::Relaxed);

@@ -223,7 +223,7 @@ pub fn dirty_by_write_protection() -> Availability<()> {
     unsafe { ioctl(&fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast()) }
         .map_err(|e| Missing::failed("userfaultfd refuses to protect memory", &e))?;
     touch(start, page, 0..PAGES);
-    let written = Scan { mask: raw_page::WRITTEN, inverted: 0, protect: true };
+    let written = PagemapScan { mask: raw_page::WRITTEN, inverted: 0, protect: true };
     // The first scan protects everything, the second finds what was written since.
     scan(start, PAGES * page, &written)?;
     touch(start, page, DIRTY..DIRTY + 1);
@@ -254,7 +254,7 @@ pub fn dirty_by_private_copy() -> Availability<()> {
                 }
                 touch(base, page, DIRTY..DIRTY + 1);
                 // Pages that are present and no longer the file's.
-                let changed = Scan {
+                let changed = PagemapScan {
                     mask: raw_page::PRESENT | raw_page::FILE,
                     inverted: raw_page::FILE,
                     protect: false,
@@ -387,7 +387,7 @@ mod raw_page {
     pub(super) const PRESENT: u64 = 1 << 3;
 }
 
-struct Scan {
+struct PagemapScan {
     /// Categories that a page must have (or, if inverted, lack) to be reported.
     mask: u64,
     inverted: u64,
@@ -404,7 +404,7 @@ fn touch(start: usize, page: usize, pages: core::ops::Range<usize>) {
 }
 
 /// The ranges of pages in `[start, start + len)` that match.
-fn scan(start: usize, len: usize, what: &Scan) -> Availability<Vec<(u64, u64)>> {
+fn scan(start: usize, len: usize, what: &PagemapScan) -> Availability<Vec<(u64, u64)>> {
     const PM_SCAN_WP_MATCHING: u64 = 1;
     const PM_SCAN_CHECK_WPASYNC: u64 = 2;
     let pagemap = std::fs::File::open("/proc/self/pagemap")

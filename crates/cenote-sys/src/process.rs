@@ -271,15 +271,15 @@ mod tests {
     #[test]
     fn a_lock_is_seen_while_it_is_held_and_an_open_file_is_none() {
         use crate::description_lock::{DescriptionLock, Scope};
-        use crate::record_lock::Kind;
+        use crate::record_lock::RecordLockKind;
         let file = tempfile::NamedTempFile::new().expect("file");
         let found = file.as_file().metadata().expect("metadata");
         let seen = || holds_lock(pid(), found.dev(), found.ino());
         assert_eq!(seen(), Some(false), "it is open");
         let open =
             || Ok(std::fs::OpenOptions::new().read(true).write(true).open(file.path())?.into());
-        let lock =
-            DescriptionLock::try_take(Scope::File, Kind::Exclusive, open).expect("locks work here");
+        let lock = DescriptionLock::try_take(Scope::File, RecordLockKind::Exclusive, open)
+            .expect("locks work here");
         let lock = lock.expect("free");
         assert_eq!(seen(), Some(true));
         drop(lock);

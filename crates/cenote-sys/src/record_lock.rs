@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 
 /// What a lock excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Kind {
+pub enum RecordLockKind {
     /// Excludes exclusive locks. The descriptor must be open for reading.
     Shared,
     /// Excludes every other lock. The descriptor must be open for writing.
@@ -58,10 +58,12 @@ const ATTEMPTS: usize = 8;
 /// # Errors
 /// `EBADF` if the descriptor is not open for what `kind` needs; `ENOLCK` where the file system has
 /// no locks or no more of them; otherwise what the system call says.
-pub fn try_lock(fd: BorrowedFd<'_>, kind: Kind) -> io::Result<Result<(), HolderPid>> {
+pub fn try_lock(fd: BorrowedFd<'_>, kind: RecordLockKind) -> io::Result<Result<(), HolderPid>> {
     let (operation, typ) = match kind {
-        Kind::Shared => (FlockOperation::NonBlockingLockShared, FlockType::ReadLock),
-        Kind::Exclusive => (FlockOperation::NonBlockingLockExclusive, FlockType::WriteLock),
+        RecordLockKind::Shared => (FlockOperation::NonBlockingLockShared, FlockType::ReadLock),
+        RecordLockKind::Exclusive => {
+            (FlockOperation::NonBlockingLockExclusive, FlockType::WriteLock)
+        }
     };
     for _ in 0..ATTEMPTS {
         match fcntl_lock(fd, operation) {
@@ -93,7 +95,7 @@ mod tests {
     use crate::testing::in_child;
     use std::os::fd::AsFd;
 
-    fn in_child_try(fd: BorrowedFd<'_>, kind: Kind) -> i32 {
+    fn in_child_try(fd: BorrowedFd<'_>, kind: RecordLockKind) -> i32 {
         let parent = crate::process::pid();
         in_child(|| match try_lock(fd, kind) {
             Ok(Ok(())) => 0,
@@ -107,21 +109,21 @@ mod tests {
     fn a_lock_excludes_a_child_and_names_the_holder() {
         let file = tempfile::tempfile().expect("temporary file");
         let fd = file.as_fd();
-        assert_eq!(try_lock(fd, Kind::Exclusive).expect("lock"), Ok(()));
+        assert_eq!(try_lock(fd, RecordLockKind::Exclusive).expect("lock"), Ok(()));
         // The child has the very descriptor, and still does not have the lock.
-        assert_eq!(in_child_try(fd, Kind::Exclusive), 1);
-        assert_eq!(in_child_try(fd, Kind::Shared), 1);
+        assert_eq!(in_child_try(fd, RecordLockKind::Exclusive), 1);
+        assert_eq!(in_child_try(fd, RecordLockKind::Shared), 1);
         unlock(fd).expect("unlock");
-        assert_eq!(in_child_try(fd, Kind::Exclusive), 0);
+        assert_eq!(in_child_try(fd, RecordLockKind::Exclusive), 0);
     }
 
     #[test]
     fn shared_locks_go_together_and_exclude_exclusive_ones() {
         let file = tempfile::tempfile().expect("temporary file");
         let fd = file.as_fd();
-        assert_eq!(try_lock(fd, Kind::Shared).expect("lock"), Ok(()));
-        assert_eq!(in_child_try(fd, Kind::Shared), 0);
-        assert_eq!(in_child_try(fd, Kind::Exclusive), 1);
+        assert_eq!(try_lock(fd, RecordLockKind::Shared).expect("lock"), Ok(()));
+        assert_eq!(in_child_try(fd, RecordLockKind::Shared), 0);
+        assert_eq!(in_child_try(fd, RecordLockKind::Exclusive), 1);
     }
 
     #[test]
@@ -130,7 +132,7 @@ mod tests {
         let fd = file.as_fd();
         let holder = crate::testing::spawn_child(|| {
             // The parent, which looks whether the lock is taken, may have it for a moment.
-            while !matches!(try_lock(fd, Kind::Exclusive), Ok(Ok(()))) {
+            while !matches!(try_lock(fd, RecordLockKind::Exclusive), Ok(Ok(()))) {
                 std::thread::yield_now();
             }
             loop {
@@ -138,21 +140,23 @@ mod tests {
             }
         });
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while try_lock(fd, Kind::Shared).expect("lock") != Err(HolderPid(Some(holder.pid()))) {
+        while try_lock(fd, RecordLockKind::Shared).expect("lock")
+            != Err(HolderPid(Some(holder.pid())))
+        {
             unlock(fd).expect("unlock");
             assert!(std::time::Instant::now() < end, "the child never took the lock");
             std::thread::yield_now();
         }
         holder.kill();
-        assert_eq!(try_lock(fd, Kind::Exclusive).expect("lock"), Ok(()));
+        assert_eq!(try_lock(fd, RecordLockKind::Exclusive).expect("lock"), Ok(()));
     }
 
     #[test]
     fn a_descriptor_of_the_wrong_kind_is_an_error_and_not_a_holder() {
         let file = tempfile::NamedTempFile::new().expect("temporary file");
         let reader = std::fs::File::open(file.path()).expect("open");
-        let error =
-            try_lock(reader.as_fd(), Kind::Exclusive).expect_err("an exclusive lock needs writing");
+        let error = try_lock(reader.as_fd(), RecordLockKind::Exclusive)
+            .expect_err("an exclusive lock needs writing");
         assert_eq!(error.raw_os_error(), Some(libc::EBADF));
     }
 }

@@ -21,13 +21,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// Reservations that are noted at once.
 const SLOTS: usize = 4096;
 
-struct Slot {
+struct ReservationSlot {
     base: AtomicUsize,
     len: AtomicUsize,
 }
 
-static TABLE: [Slot; SLOTS] =
-    [const { Slot { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; SLOTS];
+static TABLE: [ReservationSlot; SLOTS] =
+    [const { ReservationSlot { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; SLOTS];
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static ARMED: AtomicBool = AtomicBool::new(false);

@@ -16,7 +16,7 @@ use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap, Taking};
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, Kind, entry_size};
+use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, EntryKind, entry_size};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, LoggedBug, is_refused, planted};
 use cenote_sys::bytes::settle;
@@ -217,7 +217,8 @@ impl<'c> Transaction<'c> {
         {
             let writer = &mut context.writer;
             // SAFETY: the caller promises a readable range; it was settled.
-            if let Some(old) = unsafe { writer.append_line(Kind::Undo, start, len as u32, ptr) } {
+            let old = unsafe { writer.append_line(EntryKind::Undo, start, len as u32, ptr) };
+            if let Some(old) = old {
                 context.ranges.push(Range { start, end, old });
                 return Ok(true);
             }
@@ -254,7 +255,7 @@ impl<'c> Transaction<'c> {
         // SAFETY: the caller promises a readable range; `add_inline` has settled it.
         unsafe {
             context.writer.append_range(
-                Kind::Undo,
+                EntryKind::Undo,
                 start,
                 (end - start) as usize,
                 start as *const u8,
@@ -309,7 +310,7 @@ impl<'c> Transaction<'c> {
         // SAFETY: `src` is readable by contract; the copy is settled.
         unsafe {
             let copy = keep_copy(&mut context.buffer, src, len);
-            context.writer.append_range(Kind::Redo, start, len, copy, &mut |_, _, _| {})?;
+            context.writer.append_range(EntryKind::Redo, start, len, copy, &mut |_, _, _| {})?;
         }
         context.redo.push(Redo { addr: start, len, at });
         // A range that is written twice is in `redo` twice, and in `pending` once.
@@ -339,7 +340,7 @@ impl<'c> Transaction<'c> {
         unsafe {
             let copy = keep_copy(&mut context.buffer, ptr, len);
             context.writer.append_range(
-                Kind::Volatile,
+                EntryKind::Volatile,
                 ptr as u64,
                 len,
                 copy,
@@ -394,7 +395,9 @@ impl<'c> Transaction<'c> {
                 } else {
                     let mask = (&raw const block.mark.mask).cast();
                     let word = block.mark.word.as_ptr() as u64;
-                    writer.append(Kind::ClearBitsOnAbort, word, 8, mask).map(|_| Taking::Allocated)
+                    writer
+                        .append(EntryKind::ClearBitsOnAbort, word, 8, mask)
+                        .map(|_| Taking::Allocated)
                 }
             };
             match logged {
@@ -461,7 +464,7 @@ impl<'c> Transaction<'c> {
         let logged = unsafe {
             let mask = (&raw const block.mark.mask).cast();
             let word = block.mark.word.as_ptr() as u64;
-            context.writer.append(Kind::ClearBitsOnCommit, word, 8, mask)
+            context.writer.append(EntryKind::ClearBitsOnCommit, word, 8, mask)
         };
         if let Err(error) = logged {
             self.free_refused(heap, &block);
@@ -547,14 +550,14 @@ unsafe fn log_allocation(
     }
     let mark = AllocationMark { word: block.mark.word.as_ptr() as u64, mask: block.mark.mask };
     let (mut start, end) = (block.addr.as_ptr() as u64, block.addr.as_ptr() as u64 + size);
-    let (mut kind, mut data) = (Kind::Allocation, (&raw const mark).cast());
+    let (mut kind, mut data) = (EntryKind::Allocation, (&raw const mark).cast());
     while start < end {
         let part = (end - start).min(FRESH_PART_MAX);
         // SAFETY: the mark is readable; fresh entries have no data.
         unsafe { writer.append(kind, start, part as u32, data)? };
         ranges.push(Range { start, end: start + part, old: core::ptr::null() });
         start += part;
-        (kind, data) = (Kind::Fresh, core::ptr::null());
+        (kind, data) = (EntryKind::Fresh, core::ptr::null());
     }
     Ok(())
 }

@@ -35,26 +35,26 @@ pub(crate) trait Job: Send + 'static {
 #[derive(Debug)]
 pub(crate) struct Background<F> {
     pub(crate) pool: Pool,
-    shared: Arc<Shared<F>>,
+    shared: Arc<SharedBackground<F>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared<F> {
-    state: Mutex<State<F>>,
+struct SharedBackground<F> {
+    state: Mutex<BackgroundState<F>>,
     stopped: Condvar,
 }
 
 #[derive(Debug)]
-struct State<F> {
+struct BackgroundState<F> {
     stop: bool,
     figures: F,
     /// Of the newest turn that had something to do.
     failure: Option<Error>,
 }
 
-impl<F> Shared<F> {
-    fn lock(&self) -> MutexGuard<'_, State<F>> {
+impl<F> SharedBackground<F> {
+    fn lock(&self) -> MutexGuard<'_, BackgroundState<F>> {
         // Changed by assignments that cannot panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,8 +66,8 @@ impl<F: Copy + core::fmt::Debug + Send + 'static> Background<F> {
     where
         J: Job<Figures = F>,
     {
-        let state = Mutex::new(State { stop: false, figures, failure: None });
-        let shared = Arc::new(Shared { state, stopped: Condvar::new() });
+        let state = Mutex::new(BackgroundState { stop: false, figures, failure: None });
+        let shared = Arc::new(SharedBackground { state, stopped: Condvar::new() });
         let mut thread = None;
         if let Some(job) = job {
             let (pool, shared) = (pool.clone(), Arc::clone(&shared));
@@ -129,7 +129,7 @@ impl<F> Drop for Background<F> {
     }
 }
 
-fn work<J: Job>(pool: &Pool, mut job: J, shared: &Shared<J::Figures>) {
+fn work<J: Job>(pool: &Pool, mut job: J, shared: &SharedBackground<J::Figures>) {
     let mut state = shared.lock();
     loop {
         let wait = shared.stopped.wait_timeout_while(state, job.rest(), |state| !state.stop);

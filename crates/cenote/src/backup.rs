@@ -18,7 +18,7 @@ use crate::checking::refuse_within;
 use crate::connect::silent_at;
 use crate::error::{Error, Result};
 use crate::frames::is_any_here;
-use crate::line::{Line, is_lost};
+use crate::line::{DaemonLine, is_lost};
 use crate::open_pool::PoolInner;
 use crate::open_pools::pools_of;
 use crate::session::Store;
@@ -124,7 +124,7 @@ pub(crate) fn ask_for(
         return Err(failed(format!("{} is not empty: name a new directory", target.display())));
     }
     let text = target.to_str().ok_or_else(|| failed("the target's name is no text".into()))?;
-    let (mut line, home, _image) = Line::open(socket, None, options).map_err(asked)?;
+    let (mut line, home, _image) = DaemonLine::open(socket, None, options).map_err(asked)?;
     if home.store != store {
         return Err(failed("the daemon keeps another store now".into()));
     }

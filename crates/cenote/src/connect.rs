@@ -1,8 +1,8 @@
 //! A store that a daemon keeps: `Store::connect` (PUD-1).
 //!
-//! One socket, one request at a time ([`Line`]). Transactions send no request. A client sends one
-//! when it opens or creates a pool, when a pool grows, when a thread needs its first log or a log
-//! overflows, and when a type is new.
+//! One socket, one request at a time ([`DaemonLine`]). Transactions send no request. A client sends
+//! one when it opens or creates a pool, when a pool grows, when a thread needs its first log or a
+//! log overflows, and when a type is new.
 //!
 //! **The daemon may end and another follow.** The kernel then closes the socket. The next request
 //! connects again, resumes the session (the daemon knows the process by its number and start), and
@@ -12,7 +12,7 @@
 
 use crate::answers::{error_of, listed, one_only, unexpected};
 use crate::error::Result;
-use crate::line::{Line, is_lost};
+use crate::line::{DaemonLine, is_lost};
 use crate::session::Store;
 use crate::silence::{ConnectOptions, silent};
 use cenote_layout::id::{PoolId, Uuid};
@@ -73,7 +73,7 @@ impl Store {
                 None => OpenError::Daemon { path, detail: error.to_string() },
             }
         };
-        let (line, home, image) = Line::open(path, None, *options).map_err(failed)?;
+        let (line, home, image) = DaemonLine::open(path, None, *options).map_err(failed)?;
         let client = Client {
             path: path.to_path_buf(),
             options: *options,
@@ -106,7 +106,7 @@ pub(crate) struct Client {
     client: Uuid,
     pub(crate) store: Uuid,
     /// `None`: the daemon has ended, and was not found again yet.
-    line: Mutex<Option<Line>>,
+    line: Mutex<Option<DaemonLine>>,
     /// While it is open the daemon, and the next one, know that this program has what it was
     /// granted. It closes on `exec`.
     image: Mutex<Option<NotForked>>,
@@ -170,12 +170,12 @@ impl Client {
     }
 
     /// Connects again, to the daemon that is there now, and goes on with the session.
-    fn resume(&self) -> io::Result<Line> {
+    fn resume(&self) -> io::Result<DaemonLine> {
         let options = match self.was_silent.load(Ordering::Relaxed) {
             true => self.options.again(),
             false => self.options,
         };
-        let (line, home, image) = Line::open(&self.path, Some(self.client), options)?;
+        let (line, home, image) = DaemonLine::open(&self.path, Some(self.client), options)?;
         if (home.client, home.store) != (self.client, self.store) {
             return Err(io::Error::other("it keeps another store now"));
         }

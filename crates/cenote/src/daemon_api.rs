@@ -11,11 +11,11 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_proto::{MESSAGE_LEN_MAX, Place, PoolSpec, Reply, Request, encode};
+use cenote_proto::{MESSAGE_LEN_MAX, PoolSpec, PuddlePlace, Reply, Request, encode};
 use cenote_store::relocate::ImportManifest;
 use cenote_store::{
-    Access, BackedUp, DaemonApi, Grant, Granted, Listed, ListedObject, LogDecision, MemberList,
-    NewObject, ObjectInfo, PermissionChange, PoolOptions, PoolStart, Psync, StoreError,
+    Access, BackedUp, DaemonApi, Grant, Granted, ListedObject, LogDecision, MemberList, NewObject,
+    ObjectInfo, PermissionChange, PoolListing, PoolOptions, PoolStart, Psync, StoreError,
     UndecidedLogs,
 };
 use std::fs::File;
@@ -47,7 +47,7 @@ impl DaemonApi for Client {
         self.done(&Request::RemovePool { name: name.into() }, name)
     }
 
-    fn pools(&self) -> core::result::Result<Vec<Listed>, StoreError> {
+    fn pools(&self) -> core::result::Result<Vec<PoolListing>, StoreError> {
         pages_of_pools(|request| Ok(self.answer(request, "")?.0), |other| unexpected(&other))
     }
 
@@ -316,7 +316,7 @@ impl DaemonApi for Client {
                 Reply::Places { items, more } => {
                     let last = items.last().map(|place| (place.pool, place.index));
                     places.extend(items.into_iter().map(|place| {
-                        let Place { pool, index, addr, size } = place;
+                        let PuddlePlace { pool, index, addr, size } = place;
                         PuddleRecord { uuid: Uuid::NIL, pool, role: Role::Heap, index, addr, size }
                     }));
                     if !more || last <= after {

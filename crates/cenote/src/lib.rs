@@ -151,8 +151,8 @@ pub use archiving::{
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::{
-    Damage as HeapDamage, HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo,
-    TraceOptions, TrimProgress, TrimReport, Use, ValueReport,
+    Damage as HeapDamage, HeapReport, HeapStats, RecoveryReport, SuperblockInfo, TraceOptions,
+    TraceProgress, TrimProgress, TrimReport, Use, ValueReport,
 };
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
@@ -163,9 +163,9 @@ pub use cenote_store::relocate::{
 pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy,
     CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, JournalPolicy, KeyError, Keyring,
-    Listed as ListedPool, Locking, MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo,
-    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, StoreInfo,
-    UndecidedLogs, VerifiedPuddle, WindowPolicy,
+    Locking, MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo,
+    PoolListing as ListedPool, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
+    RestoredPool, StoreInfo, UndecidedLogs, VerifiedPuddle, WindowPolicy,
 };
 pub use error::{Error, ReclaimRefused, Result};
 pub use holder::{RegionPtr, RelPtr};

@@ -5,7 +5,7 @@ use crate::silence::{ConnectOptions, LOOK_EVERY, Patience};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::{Durability, MediumInfo, MediumKind};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
-use cenote_store::{Home, Listed};
+use cenote_store::{Home, PoolListing};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,14 +13,14 @@ use std::time::Instant;
 
 /// A connection, and the number of the last request.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct DaemonLine {
     channel: Channel,
     patience: Patience,
     number: u32,
     buffer: Vec<u8>,
 }
 
-impl Line {
+impl DaemonLine {
     /// Connects, and says hello; with `resume` it goes on with that session. The descriptor is the
     /// one by which the daemon knows this program.
     pub(crate) fn open(
@@ -127,13 +127,13 @@ pub(crate) fn is_lost(error: &io::Error) -> bool {
 pub(crate) fn pages_of_pools<E>(
     mut ask: impl FnMut(&Request) -> core::result::Result<Reply, E>,
     wrong: impl Fn(Reply) -> E,
-) -> core::result::Result<Vec<Listed>, E> {
-    let (mut listed, mut after): (Vec<Listed>, Option<PoolId>) = (Vec::new(), None);
+) -> core::result::Result<Vec<PoolListing>, E> {
+    let (mut listed, mut after): (Vec<PoolListing>, Option<PoolId>) = (Vec::new(), None);
     loop {
         match ask(&Request::Pools { after })? {
             Reply::Pools { items, more } => {
                 let last = items.last().map(|item| item.record.id);
-                listed.extend(items.into_iter().map(|item| Listed {
+                listed.extend(items.into_iter().map(|item| PoolListing {
                     record: item.record,
                     bytes: item.bytes,
                     puddles: item.puddles,

@@ -9,7 +9,7 @@
 //! root 1023 --> Directory:  numbered (root 1023's own) | chain 0 | chain 1 | ...
 //!                                                          |
 //!                     +------------------------------------+
-//!                     +--> Entry: next | target | len | name --> Entry ...
+//!                     +--> NameEntry: next | target | len | name --> NameEntry ...
 //! ```
 //!
 //! Both types take any bytes for a value: a name is cut at its length, and shown as far as it is
@@ -38,26 +38,26 @@ pub(crate) const NAME_LEN_MAX: usize = 231;
 /// Where a root leads. 0: nowhere.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Target {
+pub(crate) struct RootTarget {
     addr: u64,
     type_id: u64,
 }
 
 #[repr(C)]
 pub(crate) struct Directory {
-    pub(crate) numbered: Target,
-    pub(crate) chains: [Option<Ptr<Entry>>; CHAINS],
+    pub(crate) numbered: RootTarget,
+    pub(crate) chains: [Option<Ptr<NameEntry>>; CHAINS],
 }
 
 #[repr(C)]
-pub(crate) struct Entry {
-    pub(crate) next: Option<Ptr<Entry>>,
-    pub(crate) target: Target,
+pub(crate) struct NameEntry {
+    pub(crate) next: Option<Ptr<NameEntry>>,
+    pub(crate) target: RootTarget,
     pub(crate) len: u8,
     pub(crate) name: [u8; NAME_LEN_MAX],
 }
 
-const _: () = assert!(size_of::<Directory>() == 4096 && size_of::<Entry>() == 256);
+const _: () = assert!(size_of::<Directory>() == 4096 && size_of::<NameEntry>() == 256);
 
 /// Implements `Persist` for a type of this file: a declared type's name has no `/`, so no block of
 /// a program's type passes for one of these.
@@ -79,35 +79,35 @@ macro_rules! persist {
     };
 }
 
-persist!("cenote/RootTarget", Target, |layout| {
+persist!("cenote/RootTarget", RootTarget, |layout| {
     layout.field::<u64>("addr", offset_of!(Self, addr));
     layout.field::<u64>("type_id", offset_of!(Self, type_id));
     layout.untyped_pointer(offset_of!(Self, addr));
 });
 persist!("cenote/RootDirectory", Directory, |layout| {
-    layout.field::<Target>("numbered", offset_of!(Self, numbered));
-    layout.field::<[Option<Ptr<Entry>>; CHAINS]>("chains", offset_of!(Self, chains));
+    layout.field::<RootTarget>("numbered", offset_of!(Self, numbered));
+    layout.field::<[Option<Ptr<NameEntry>>; CHAINS]>("chains", offset_of!(Self, chains));
 });
-persist!("cenote/NamedRoot", Entry, |layout| {
-    layout.field::<Option<Ptr<Entry>>>("next", offset_of!(Self, next));
-    layout.field::<Target>("target", offset_of!(Self, target));
+persist!("cenote/NamedRoot", NameEntry, |layout| {
+    layout.field::<Option<Ptr<NameEntry>>>("next", offset_of!(Self, next));
+    layout.field::<RootTarget>("target", offset_of!(Self, target));
     layout.field::<u8>("len", offset_of!(Self, len));
     layout.field::<[u8; NAME_LEN_MAX]>("name", offset_of!(Self, name));
 });
 
-impl From<RootEntry> for Target {
+impl From<RootEntry> for RootTarget {
     fn from(entry: RootEntry) -> Self {
         Self { addr: entry.addr, type_id: entry.type_id.0 }
     }
 }
 
-impl From<Target> for RootEntry {
-    fn from(target: Target) -> Self {
+impl From<RootTarget> for RootEntry {
+    fn from(target: RootTarget) -> Self {
         Self { addr: target.addr, type_id: TypeId(target.type_id) }
     }
 }
 
-impl Entry {
+impl NameEntry {
     fn name(&self) -> &[u8] {
         &self.name[..usize::from(self.len).min(NAME_LEN_MAX)]
     }
@@ -133,7 +133,7 @@ pub(crate) fn chain_of(name: &[u8]) -> usize {
     (checksum(0, name) % CHAINS as u64) as usize
 }
 
-pub(crate) fn chain_field(chain: usize) -> Option<FieldOffset<Directory, Option<Ptr<Entry>>>> {
+pub(crate) fn chain_field(chain: usize) -> Option<FieldOffset<Directory, Option<Ptr<NameEntry>>>> {
     field!(Directory, chains).element(chain)
 }
 
@@ -189,23 +189,23 @@ pub(crate) fn root<T: Persist>(pool: &PoolInner, index: u16) -> Result<Option<Pt
 }
 
 /// An entry by its name, and the one before it in its chain.
-pub(crate) struct Found {
-    pub(crate) entry: Ptr<Entry>,
-    pub(crate) before: Option<Ptr<Entry>>,
+pub(crate) struct FoundName {
+    pub(crate) entry: Ptr<NameEntry>,
+    pub(crate) before: Option<Ptr<NameEntry>>,
 }
 
 pub(crate) fn find<R: Reader>(
     reader: &R,
     directory: Ptr<Directory>,
     name: &[u8],
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundName>> {
     let mut at = reader.get(directory)?.chains.get(chain_of(name)).copied().flatten();
     let mut before = None;
     let mut seen = HashSet::new();
     while let Some(entry) = at {
         let value = reader.get(entry)?;
         if value.name() == name {
-            return Ok(Some(Found { entry, before }));
+            return Ok(Some(FoundName { entry, before }));
         }
         if !seen.insert(entry.addr()) {
             break;

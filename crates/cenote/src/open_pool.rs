@@ -71,7 +71,7 @@ impl TypeOf {
     }
 }
 
-/// Whether the type that was learnt last in a place of [`Parts::known`] is this one.
+/// Whether the type that was learnt last in a place of [`PoolParts::known`] is this one.
 #[inline(always)]
 fn is_known(place: &AtomicPtr<KnownType>, rust_type: core::any::TypeId) -> bool {
     // SAFETY: null, or a known type, which is never freed.
@@ -90,9 +90,9 @@ const KNOWN_TYPES: usize = 64;
 /// transaction is in memory. Closing would show it to the next opener, and call it committed at the
 /// end. So all parts stay as they are: the heap is not opened again, and the store is not closed.
 /// The next process rolls back.
-pub(crate) struct PoolInner(ManuallyDrop<Parts>);
+pub(crate) struct PoolInner(ManuallyDrop<PoolParts>);
 
-pub(crate) struct Parts {
+pub(crate) struct PoolParts {
     pub(crate) heap: PoolHeap,
     pub(crate) handle: PoolHandle,
     /// Writers exclude all threads; readers exclude writers.
@@ -170,17 +170,17 @@ pub(crate) trait PoolWatcher: Send + Sync {
 pub(crate) type OpenList = Vec<(String, Weak<PoolInner>)>;
 
 impl Deref for PoolInner {
-    type Target = Parts;
+    type Target = PoolParts;
 
     #[inline(always)]
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &PoolParts {
         &self.0
     }
 }
 
 impl DerefMut for PoolInner {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Parts {
+    fn deref_mut(&mut self) -> &mut PoolParts {
         &mut self.0
     }
 }
@@ -241,7 +241,7 @@ impl PoolInner {
             }
             heap => heap?,
         };
-        let mut pool = Self(ManuallyDrop::new(Parts {
+        let mut pool = Self(ManuallyDrop::new(PoolParts {
             heap,
             lock: RwLock::new(()),
             readers: Readers::default(),

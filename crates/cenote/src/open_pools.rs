@@ -162,7 +162,8 @@ impl OpenPools {
             }
             pool => pool?,
         };
-        let pool = pool.listed(Box::new(Listed { store: store.clone(), name: name.to_string() }));
+        let pool =
+            pool.listed(Box::new(OpenListing { store: store.clone(), name: name.to_string() }));
         self.watchers.iter().for_each(|watcher| watcher.opened(&pool));
         list.push((name.to_string(), Arc::downgrade(&pool)));
         Ok((pool, true))
@@ -218,18 +219,18 @@ impl OpenPools {
 }
 
 /// Takes a pool out of its store's list when it is dropped.
-struct Listed {
+struct OpenListing {
     store: Arc<Inner>,
     name: String,
 }
 
-impl Listing for Listed {
+impl Listing for OpenListing {
     fn closing(&self, pool: &PoolInner) {
         pools_of(&self.store).watchers.iter().for_each(|watcher| watcher.closing(pool));
     }
 }
 
-impl Drop for Listed {
+impl Drop for OpenListing {
     fn drop(&mut self) {
         let pools = pools_of(&self.store);
         let mut list = pools.locked();

@@ -1,6 +1,6 @@
 //! Traces pools that were in use when power failed, and reports progress.
 
-use cenote_heap::{Progress, TraceOptions};
+use cenote_heap::{TraceOptions, TraceProgress};
 use core::num::NonZero;
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -50,7 +50,7 @@ impl core::fmt::Debug for RecoveryOptions {
 impl RecoveryOptions {
     /// Traces the pool of this name with these options.
     pub(crate) fn trace<R>(&self, pool: &str, trace: impl FnOnce(TraceOptions<'_>) -> R) -> R {
-        let mut tell = |at: &Progress| {
+        let mut tell = |at: &TraceProgress| {
             if let Some(progress) = &self.progress {
                 let (blocks, superblocks) = (at.blocks, at.superblocks);
                 progress(&RecoveryProgress { pool, blocks, superblocks });

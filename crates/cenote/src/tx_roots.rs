@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::field;
 use crate::names::{
-    self, CHAINS, DIRECTORY_ROOT, Directory, Entry, NAME_LEN_MAX, chain_field, chain_of, checked,
-    directory, find,
+    self, CHAINS, DIRECTORY_ROOT, Directory, NAME_LEN_MAX, NameEntry, chain_field, chain_of,
+    checked, directory, find,
 };
 use crate::open_pool::{Pool, PoolInner};
 use crate::persist::Persist;
@@ -189,13 +189,13 @@ fn set<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner, name: &str, root: RootEntry) ->
         None => make(tx, pool)?,
     };
     if let Some(found) = find(tx, directory, bytes)? {
-        return tx.set(found.entry, field!(Entry, target), root.into());
+        return tx.set(found.entry, field!(NameEntry, target), root.into());
     }
     let chain = chain_of(bytes);
     let Some(place) = chain_field(chain) else { return Ok(()) };
     let next = tx.get(directory)?.chains.get(chain).copied().flatten();
     let mut entry =
-        Entry { next, target: root.into(), len: bytes.len() as u8, name: [0; NAME_LEN_MAX] };
+        NameEntry { next, target: root.into(), len: bytes.len() as u8, name: [0; NAME_LEN_MAX] };
     entry.name[..bytes.len()].copy_from_slice(bytes);
     tx.attempt(|tx| {
         let entry = tx.alloc_covered(pool, entry)?;
@@ -220,7 +220,7 @@ fn remove(tx: &mut Tx<'_>, pool: &PoolInner, name: &str) -> Result<bool> {
     let Some(found) = find(tx, directory, name.as_bytes())? else { return Ok(false) };
     let next = tx.get(found.entry)?.next;
     match (found.before, chain_field(chain_of(name.as_bytes()))) {
-        (Some(before), _) => tx.set(before, field!(Entry, next), next)?,
+        (Some(before), _) => tx.set(before, field!(NameEntry, next), next)?,
         (None, Some(place)) => tx.set(directory, place, next)?,
         (None, None) => return Ok(false),
     }

@@ -4,18 +4,18 @@
 //! connection. It asks one request at a time.
 
 use crate::answers::nonsense;
-use crate::line::{Line, pages_of_pools};
+use crate::line::{DaemonLine, pages_of_pools};
 use crate::silence::ConnectOptions;
 use cenote_layout::id::Uuid;
 use cenote_proto::{ClientItem, Reply, Request, Stat};
-use cenote_store::Listed;
+use cenote_store::PoolListing;
 use std::io;
 use std::path::Path;
 
 /// A session that asks a daemon for its figures.
 #[derive(Debug)]
 pub struct Watcher {
-    line: Line,
+    line: DaemonLine,
     client: Uuid,
 }
 
@@ -26,7 +26,7 @@ impl Watcher {
     /// # Errors
     /// No daemon listens there, or the daemon does not let this process in.
     pub fn connect(socket: impl AsRef<Path>) -> io::Result<Self> {
-        let (line, home, _) = Line::open(socket.as_ref(), None, ConnectOptions::default())?;
+        let (line, home, _) = DaemonLine::open(socket.as_ref(), None, ConnectOptions::default())?;
         Ok(Self { line, client: home.client })
     }
 
@@ -73,7 +73,7 @@ impl Watcher {
     ///
     /// # Errors
     /// As for [`Watcher::stat`].
-    pub fn pools(&mut self) -> io::Result<Vec<Listed>> {
+    pub fn pools(&mut self) -> io::Result<Vec<PoolListing>> {
         pages_of_pools(|request| Ok(self.line.ask(request)?.0), |other| nonsense(&other))
     }
 

@@ -423,10 +423,10 @@ fn bounds_can_be_given_by_hand() {
     impl Key for u64 {}
     #[derive(Persist)]
     #[persist(bound = "K: Key", crate = "cenote")]
-    struct Entry<K> {
+    struct KeyEntry<K> {
         r#type: K,
     }
-    let value = Entry { r#type: 1u64 };
+    let value = KeyEntry { r#type: 1u64 };
     assert_eq!(value.r#type, 1);
-    assert_eq!(record::<Entry<u64>>().fields[0].name, "type");
+    assert_eq!(record::<KeyEntry<u64>>().fields[0].name, "type");
 }

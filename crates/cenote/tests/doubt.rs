@@ -6,7 +6,7 @@ use cenote::{
     Access, CrashKind, DamagePolicy, Durability, Error, FormatOptions, MediumOptions, OpenOptions,
     Persist, Pool, PoolOptions, PoolStart, Ptr, Reader, RealMedium, Result, Store,
 };
-use cenote_layout::log::Kind;
+use cenote_layout::log::EntryKind;
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::Medium;
 use cenote_medium::sim::{self, SimMedium, SimOptions};
@@ -66,7 +66,7 @@ pub(crate) fn with_log_set_aside() -> Result<tempfile::TempDir> {
     unsafe {
         let mut writer =
             LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoSegments)).unwrap();
-        writer.append(Kind::Undo, foreign, 8, (&raw const word).cast()).unwrap();
+        writer.append(EntryKind::Undo, foreign, 8, (&raw const word).cast()).unwrap();
     }
     store.clone().abandon();
     drop((pool, store));

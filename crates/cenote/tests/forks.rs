@@ -331,7 +331,7 @@ fn a_child_waits_for_no_lock_of_a_thread_that_it_does_not_have() -> Result<()> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut reports = 0;
-            let mut progress = |_: &cenote::Progress| {
+            let mut progress = |_: &cenote::TraceProgress| {
                 reports += 1;
                 // Some of them with the list, and some without.
                 if reports % 4 == 1 && begun.send(()).is_ok() {

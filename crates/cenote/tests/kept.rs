@@ -5,7 +5,7 @@
 use crate::shadowed::{lose_power, make, step_of, steps};
 use crate::support::underneath;
 use cenote::{Access, OpenOptions, Pool, PoolOptions, Ptr, Reader, Result, Store};
-use cenote_layout::log::Kind;
+use cenote_layout::log::EntryKind;
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::{Damage, StoreError};
@@ -376,7 +376,7 @@ fn leave_half_done(path: &Path) -> Result<PathBuf> {
         let root = number(pool)?;
         // SAFETY: a live value, in a pool that is open for writing, which no reference leads to.
         unsafe {
-            writer.append(Kind::Undo, root.addr(), 8, root.as_ptr().cast()).unwrap();
+            writer.append(EntryKind::Undo, root.addr(), 8, root.as_ptr().cast()).unwrap();
             writer.fence();
             root.as_ptr().write(2);
         }

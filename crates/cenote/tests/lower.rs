@@ -82,13 +82,13 @@ fn is_judged(owner: &str, signature: &Signature) -> bool {
 }
 
 /// Judged functions of one crate, by name.
-struct Found<'a> {
+struct JudgedCrate<'a> {
     krate: &'a str,
     safe: BTreeSet<String>,
     asking: usize,
 }
 
-impl Found<'_> {
+impl JudgedCrate<'_> {
     fn add(&mut self, owner: &str, signature: &Signature) {
         if matches!(signature.safety, Safety::Unsafe(_)) {
             self.asking += 1;
@@ -171,7 +171,7 @@ fn every_safe_function_of_lower_crates_that_has_an_address_is_judged() {
     for krate in CRATES {
         let mut files = Vec::new();
         sources(&tests.join(format!("../../cenote-{krate}/src")), &mut files);
-        let mut found = Found { krate, safe: BTreeSet::new(), asking: 0 };
+        let mut found = JudgedCrate { krate, safe: BTreeSet::new(), asking: 0 };
         for file in files {
             let source = std::fs::read_to_string(&file).unwrap();
             let parsed = syn::parse_file(&source)

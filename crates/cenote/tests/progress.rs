@@ -88,7 +88,7 @@ fn a_check_tells_how_far_it_is_and_can_be_broken_off() -> Result<()> {
     let pool = store.pool("p")?;
     fill(&pool, NODES)?;
     let mut reports = 0;
-    let mut tell = |at: &cenote::Progress| {
+    let mut tell = |at: &cenote::TraceProgress| {
         reports += 1;
         assert!(at.blocks <= NODES);
         ControlFlow::Continue(())
@@ -99,7 +99,7 @@ fn a_check_tells_how_far_it_is_and_can_be_broken_off() -> Result<()> {
     options.progress = Some(&mut tell);
     let report = pool.check_with(options)?;
     assert!(report.is_sound() && reports > 2, "{reports} reports of {report:?}");
-    let mut stop = |_: &cenote::Progress| ControlFlow::Break(());
+    let mut stop = |_: &cenote::TraceProgress| ControlFlow::Break(());
     let mut options = TraceOptions::default();
     options.interval = Duration::ZERO;
     options.progress = Some(&mut stop);

@@ -150,10 +150,10 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
             session.serve_by(Some(Arc::clone(&line)));
             converse(shared, channel, &session, &credentials)
         }
-        false => End::CutOff,
+        false => ConnectionEnd::CutOff,
     };
     session.end_imports();
-    if end == End::CutOff {
+    if end == ConnectionEnd::CutOff {
         // A client that was given nothing leaves nothing: connecting and going away costs the
         // daemon nothing for good.
         if shared.store.client_has_anything(session.client) {
@@ -182,7 +182,7 @@ fn until_its_program_is_gone(shared: &Shared, channel: &Channel, session: &Sessi
 
 /// How a conversation ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     Goodbye,
     /// By the client, which has hung up, by the daemon, or with the process.
     CutOff,
@@ -307,16 +307,16 @@ fn converse(
     channel: &Channel,
     session: &Session,
     credentials: &Credentials,
-) -> End {
+) -> ConnectionEnd {
     // A client has one request on its way: what comes after that from a socket whose process has
     // ended is another's, who has inherited it.
     let mut last = false;
     loop {
         if last || !wait(channel, session) {
-            return End::CutOff;
+            return ConnectionEnd::CutOff;
         }
         last = session.has_ended();
-        let Some(received) = receive(shared, channel) else { return End::CutOff };
+        let Some(received) = receive(shared, channel) else { return ConnectionEnd::CutOff };
         shared.messages.fetch_add(1, Ordering::Relaxed);
         session.messages.fetch_add(1, Ordering::Relaxed);
         let (number, request) = match received {
@@ -324,7 +324,7 @@ fn converse(
             Err((number, detail)) => {
                 // A peer that does not speak the protocol is not listened to any further.
                 refuse(shared, channel, number, Refusal::Malformed { detail });
-                return End::CutOff;
+                return ConnectionEnd::CutOff;
             }
         };
         if request == Request::Goodbye {
@@ -334,7 +334,7 @@ fn converse(
             let refused =
                 Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
-            return End::Goodbye;
+            return ConnectionEnd::Goodbye;
         }
         let grown = match &request {
             Request::TakePuddle { pool, size, .. } => Some((*pool, *size)),
@@ -343,7 +343,7 @@ fn converse(
         let (reply, descriptors) = requests::answer(shared, session, credentials, request);
         let sent = answer(channel, number, &reply, &descriptors);
         if !sent {
-            return End::CutOff;
+            return ConnectionEnd::CutOff;
         }
         // The next one is made while the client is at work with this one.
         if let (Some((pool, size)), Reply::Puddles { .. }) = (grown, &reply) {

@@ -18,7 +18,8 @@ use crate::spending::{Spent, spend_many, spend_types};
 use cenote_layout::catalog::{AtRest, RELOCATION_MOVES_MAX};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{
-    IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, Place, Refusal, Reply, Request,
+    IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, PuddlePlace, Refusal, Reply,
+    Request,
 };
 use cenote_relocate::archiving::check_values;
 use cenote_store::Credentials;
@@ -257,7 +258,7 @@ fn imported(made: &Imported) -> Answer {
 
 /// Where the puddles of pools lie.
 fn places(shared: &Shared, after: Option<(PoolId, u32)>) -> Reply {
-    let mut items: Vec<Place> = shared
+    let mut items: Vec<PuddlePlace> = shared
         .store
         .puddle_records()
         .into_iter()
@@ -265,7 +266,7 @@ fn places(shared: &Shared, after: Option<(PoolId, u32)>) -> Reply {
             puddle.pool != PoolId(0)
                 && after.is_none_or(|after| (puddle.pool, puddle.index) > after)
         })
-        .map(|puddle| Place {
+        .map(|puddle| PuddlePlace {
             pool: puddle.pool,
             index: puddle.index,
             addr: puddle.addr,

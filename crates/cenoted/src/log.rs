@@ -47,7 +47,7 @@ pub fn begin(level: Option<Level>) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| AsFarAsItGoes)
-        .event_format(Line(style))
+        .event_format(LogLine(style))
         .finish();
     // A test may have set another one before; then that one stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
@@ -78,9 +78,9 @@ fn goes_to_journal() -> bool {
 }
 
 /// One line.
-struct Line(Style);
+struct LogLine(Style);
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for LogLine
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -139,7 +139,7 @@ pub(crate) enum Topic {
 const TOPICS: usize = 7;
 
 #[derive(Debug, Default)]
-struct Window {
+struct RateWindow {
     since: Option<Instant>,
     lines: u32,
     left_out: u64,
@@ -147,7 +147,7 @@ struct Window {
 
 /// Keeps lines back.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet([Mutex<Window>; TOPICS]);
+pub(crate) struct Quiet([Mutex<RateWindow>; TOPICS]);
 
 impl Quiet {
     /// Whether a line about this may be said now; and how many were not, in the window before.
@@ -157,7 +157,7 @@ impl Quiet {
         let mut left_out = 0;
         if window.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
             left_out = window.left_out;
-            *window = Window { since: Some(now), lines: 0, left_out: 0 };
+            *window = RateWindow { since: Some(now), lines: 0, left_out: 0 };
         }
         if window.lines < LINES {
             window.lines += 1;

@@ -11,9 +11,9 @@ use crate::metrics::{BUCKETS, Counter, Histogram, LimitHit};
 use crate::shared::Shared;
 
 /// The text.
-struct Page(String);
+struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP cenoted_{name} {help}\n# TYPE cenoted_{name} {kind}");
@@ -59,7 +59,7 @@ fn named<'n>(names: &[&'n str], counters: &[Counter]) -> Vec<(&'n str, u64)> {
 
 /// The text of this moment.
 pub(crate) fn page(shared: &Shared) -> String {
-    let mut page = Page(String::with_capacity(16 << 10));
+    let mut page = MetricsPage(String::with_capacity(16 << 10));
     page.sessions(shared);
     page.space(shared);
     page.requests(shared);
@@ -70,7 +70,7 @@ pub(crate) fn page(shared: &Shared) -> String {
     page.0
 }
 
-impl Page {
+impl MetricsPage {
     /// Clients, and what they have.
     fn sessions(&mut self, shared: &Shared) {
         let states = shared.sessions.states();

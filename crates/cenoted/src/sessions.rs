@@ -52,7 +52,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const WAKE: u64 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Attached,
     Detached,
     Ending,
@@ -64,7 +64,7 @@ enum State {
     },
 }
 
-impl State {
+impl SessionState {
     fn shown(self) -> ClientState {
         match self {
             Self::Attached => ClientState::Attached,
@@ -81,23 +81,23 @@ fn pause(tries: u32) -> Duration {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SessionEntry {
     session: Arc<Session>,
-    state: State,
+    state: SessionState,
     token: u64,
     /// How often its end has failed.
     tries: u32,
 }
 
-impl Entry {
+impl SessionEntry {
     /// Whether its end is not done with, and about to be: one that has failed several times is not
     /// waited for.
     fn is_ending(&self, images: &Images) -> bool {
         match self.state {
-            State::Ending => self.tries < 3,
-            State::Failed { tries, .. } => tries < 3,
-            State::Attached => self.session.has_ended() || self.session.has_hung_up(),
-            State::Detached => self.session.is_over(images),
+            SessionState::Ending => self.tries < 3,
+            SessionState::Failed { tries, .. } => tries < 3,
+            SessionState::Attached => self.session.has_ended() || self.session.has_hung_up(),
+            SessionState::Detached => self.session.is_over(images),
         }
     }
 }
@@ -105,7 +105,7 @@ impl Entry {
 /// All sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    table: Mutex<HashMap<Uuid, Entry>>,
+    table: Mutex<HashMap<Uuid, SessionEntry>>,
     tokens: AtomicU64,
     waiting: OwnedFd,
     /// Has the undertaker look at ends that failed.
@@ -140,7 +140,7 @@ impl Sessions {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<Uuid, Entry>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<Uuid, SessionEntry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,8 +203,12 @@ impl Sessions {
     ) -> Arc<Session> {
         let session = Arc::new(Session::new(who, process, sign));
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
-        let entry =
-            Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
+        let entry = SessionEntry {
+            session: Arc::clone(&session),
+            state: SessionState::Attached,
+            token,
+            tries: 0,
+        };
         self.table().insert(who.client, entry);
         session
     }
@@ -213,7 +217,7 @@ impl Sessions {
     pub(crate) fn detach(&self, client: Uuid) {
         let mut table = self.table();
         let Some(entry) = table.get_mut(&client) else { return };
-        entry.state = State::Detached;
+        entry.state = SessionState::Detached;
         entry.session.serve_by(None);
         let data = epoll::EventData::new_u64(entry.token);
         // A process that could not be held is gone: an event for it comes from the counter below.
@@ -243,13 +247,13 @@ impl Sessions {
             return Err(NotResumed::Other);
         }
         match entry.state {
-            State::Attached => Err(NotResumed::Attached),
-            State::Ending | State::Failed { .. } => Err(NotResumed::Other),
-            State::Detached => {
+            SessionState::Attached => Err(NotResumed::Attached),
+            SessionState::Ending | SessionState::Failed { .. } => Err(NotResumed::Other),
+            SessionState::Detached => {
                 if let Some(process) = entry.session.process() {
                     let _ = epoll::delete(&self.waiting, process);
                 }
-                entry.state = State::Attached;
+                entry.state = SessionState::Attached;
                 Ok(Arc::clone(&entry.session))
             }
         }
@@ -258,8 +262,10 @@ impl Sessions {
     /// Gives the end of the session to the caller. False: another thread has it, or it is gone.
     pub(crate) fn claim(&self, client: Uuid) -> bool {
         match self.table().get_mut(&client) {
-            Some(entry) if matches!(entry.state, State::Attached | State::Detached) => {
-                entry.state = State::Ending;
+            Some(entry)
+                if matches!(entry.state, SessionState::Attached | SessionState::Detached) =>
+            {
+                entry.state = SessionState::Ending;
                 true
             }
             _ => false,
@@ -280,7 +286,7 @@ impl Sessions {
             .filter_map(|client| table.get(client))
             .filter(|entry| entry.is_ending(&self.images));
         let Some(first) = ending.next() else { return false };
-        if first.state == State::Detached {
+        if first.state == SessionState::Detached {
             self.wake_undertaker();
         }
         true
@@ -291,7 +297,7 @@ impl Sessions {
         let mut table = self.table();
         let entry = table
             .values_mut()
-            .find(|entry| entry.token == token && entry.state == State::Detached)?;
+            .find(|entry| entry.token == token && entry.state == SessionState::Detached)?;
         if !entry.session.has_ended() {
             return None;
         }
@@ -301,14 +307,14 @@ impl Sessions {
     /// A detached session whose program is gone, claimed.
     pub(crate) fn claim_gone(&self) -> Option<Arc<Session>> {
         let mut table = self.table();
-        let gone = |entry: &&mut Entry| {
-            entry.state == State::Detached && entry.session.is_over(&self.images)
+        let gone = |entry: &&mut SessionEntry| {
+            entry.state == SessionState::Detached && entry.session.is_over(&self.images)
         };
         table.values_mut().find(gone).map(|entry| self.bury(entry))
     }
 
-    fn bury(&self, entry: &mut Entry) -> Arc<Session> {
-        entry.state = State::Ending;
+    fn bury(&self, entry: &mut SessionEntry) -> Arc<Session> {
+        entry.state = SessionState::Ending;
         if let Some(process) = entry.session.process() {
             let _ = epoll::delete(&self.waiting, process);
         }
@@ -321,7 +327,7 @@ impl Sessions {
         let Some(entry) = table.get_mut(&client) else { return Duration::ZERO };
         entry.tries = entry.tries.saturating_add(1);
         let pause = pause(entry.tries);
-        entry.state = State::Failed { tries: entry.tries, at: Instant::now() + pause, well };
+        entry.state = SessionState::Failed { tries: entry.tries, at: Instant::now() + pause, well };
         drop(table);
         self.wake_undertaker();
         pause
@@ -332,10 +338,10 @@ impl Sessions {
     pub(crate) fn claim_failed(&self, now: Instant) -> Vec<(Arc<Session>, bool)> {
         let mut due = Vec::new();
         for entry in self.table().values_mut() {
-            if let State::Failed { at, well, .. } = entry.state
+            if let SessionState::Failed { at, well, .. } = entry.state
                 && at <= now
             {
-                entry.state = State::Ending;
+                entry.state = SessionState::Ending;
                 due.push((Arc::clone(&entry.session), well));
             }
         }
@@ -345,9 +351,9 @@ impl Sessions {
     /// How long until an end is to be tried again, or a program may be gone.
     fn next_look(&self, now: Instant) -> Option<Duration> {
         let table = self.table();
-        let at = |entry: &Entry| match entry.state {
-            State::Failed { at, .. } => Some(at.saturating_duration_since(now)),
-            State::Detached => Some(LOOK_EVERY),
+        let at = |entry: &SessionEntry| match entry.state {
+            SessionState::Failed { at, .. } => Some(at.saturating_duration_since(now)),
+            SessionState::Detached => Some(LOOK_EVERY),
             _ => None,
         };
         table.values().filter_map(at).min()
@@ -422,9 +428,9 @@ impl Sessions {
     /// Detached sessions whose processes could not be held.
     pub(crate) fn tokens_of_the_lost(&self) -> Vec<u64> {
         let table = self.table();
-        let lost = table
-            .values()
-            .filter(|entry| entry.state == State::Detached && entry.session.process().is_none());
+        let lost = table.values().filter(|entry| {
+            entry.state == SessionState::Detached && entry.session.process().is_none()
+        });
         lost.map(|entry| entry.token).collect()
     }
 }

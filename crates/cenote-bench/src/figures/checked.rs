@@ -14,7 +14,7 @@
 use crate::case::{Case, Failure, NO_LEVEL, Sample, Stopwatch};
 use crate::figures::figure::{Body, Figure};
 use crate::figures::figure1::{list_len, tree_height};
-use crate::place::{Place, Settings};
+use crate::place::{BenchPlace, Settings};
 use cenote::{Durability, Persist, Ptr, Reader, Tx, View, field};
 use std::hint::black_box;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ struct Leaf {
 /// Nodes that one transaction makes.
 const CHUNK: u64 = 1024;
 
-fn build_list(place: &Place, len: u64) -> cenote::Result<Ptr<Node>> {
+fn build_list(place: &BenchPlace, len: u64) -> cenote::Result<Ptr<Node>> {
     let mut last: Option<Ptr<Node>> = None;
     let mut first = None;
     for begin in (0..len).step_by(CHUNK as usize) {
@@ -127,7 +127,7 @@ unsafe fn sum_tree(at: Option<Ptr<Leaf>>) -> u64 {
 }
 
 fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
-    let place = Rc::new(Place::open(settings, Durability::Process)?);
+    let place = Rc::new(BenchPlace::open(settings, Durability::Process)?);
     let len = list_len(settings);
     let height = tree_height(settings);
     let list = build_list(&place, len)?;
@@ -137,7 +137,7 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
         Ok(tree)
     })?;
     let nodes = (1u64 << height) - 1;
-    type Sum = Box<dyn FnMut(&Place) -> cenote::Result<u64>>;
+    type Sum = Box<dyn FnMut(&BenchPlace) -> cenote::Result<u64>>;
     let case = |row, system, mut sum: Sum, nodes: u64| {
         let place = place.clone();
         Case::new(row, system, NO_LEVEL, move |count| walk(count, nodes, || sum(&place)))

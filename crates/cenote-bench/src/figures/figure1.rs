@@ -19,7 +19,7 @@
 use crate::case::{Case, Failure, NO_LEVEL, Sample, Stopwatch};
 use crate::figures::fat::{self, Fat};
 use crate::figures::figure::{Body, Figure};
-use crate::place::{Place, Settings};
+use crate::place::{BenchPlace, Settings};
 use cenote::{Durability, Ptr, TypeId};
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -121,7 +121,7 @@ pub(crate) struct Leaf<L: Link> {
 
 /// Allocates nodes in a place and remembers them.
 struct Builder<'a> {
-    place: &'a Place,
+    place: &'a BenchPlace,
     fat: FatPool,
     blocks: Vec<u64>,
 }
@@ -226,7 +226,7 @@ pub fn tree_height(settings: &Settings) -> u32 {
 }
 
 fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
-    let place = Rc::new(Place::open(settings, Durability::Process)?);
+    let place = Rc::new(BenchPlace::open(settings, Durability::Process)?);
     let base = place.store.window().0;
     let fat = FatPool { id: 0x5eed_f00d, base };
     fat::open(fat.id, base);
@@ -247,7 +247,12 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     Ok(cases)
 }
 
-fn creates<L: Link>(cases: &mut Vec<Case>, place: &Rc<Place>, fat: FatPool, settings: &Settings) {
+fn creates<L: Link>(
+    cases: &mut Vec<Case>,
+    place: &Rc<BenchPlace>,
+    fat: FatPool,
+    settings: &Settings,
+) {
     let len = list_len(settings);
     let here = place.clone();
     cases.push(Case::new("list_create", L::SYSTEM, NO_LEVEL, move |count| {
@@ -266,7 +271,7 @@ fn creates<L: Link>(cases: &mut Vec<Case>, place: &Rc<Place>, fat: FatPool, sett
 }
 
 fn build(
-    place: &Place,
+    place: &BenchPlace,
     fat: FatPool,
     count: u64,
     nodes: u64,
@@ -283,7 +288,7 @@ fn build(
 
 fn traverses<L: Link>(
     cases: &mut Vec<Case>,
-    place: &Rc<Place>,
+    place: &Rc<BenchPlace>,
     list: NonNull<Node<L>>,
     tree: NonNull<Leaf<L>>,
     settings: &Settings,

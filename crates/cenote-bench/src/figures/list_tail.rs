@@ -16,7 +16,7 @@
 
 use crate::case::{Case, Failure, Sample, Stopwatch};
 use crate::figures::figure::{Body, Figure};
-use crate::place::{Place, Settings};
+use crate::place::{BenchPlace, Settings};
 use cenote::{Persist, Ptr, Reader, TypeId, field, raw};
 use cenote_collections::ForwardList;
 use std::hint::black_box;
@@ -52,9 +52,9 @@ const EMPTY: List = List { first: None, last: None, len: 0 };
 
 fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let mut cases = Vec::new();
-    for place in Place::both(settings)? {
+    for place in BenchPlace::both(settings)? {
         for (system, insert) in [
-            ("cenote", insert_raw as fn(&Place, Ptr<List>, u64) -> cenote::Result<()>),
+            ("cenote", insert_raw as fn(&BenchPlace, Ptr<List>, u64) -> cenote::Result<()>),
             ("cenote (safe)", insert_safe),
         ] {
             let list = place.pool.write(|tx| tx.alloc(EMPTY))?;
@@ -91,7 +91,7 @@ pub(crate) fn grow<E: Into<Failure>>(
 }
 
 #[inline(never)]
-fn insert_raw(place: &Place, list: Ptr<List>, value: u64) -> cenote::Result<()> {
+fn insert_raw(place: &BenchPlace, list: Ptr<List>, value: u64) -> cenote::Result<()> {
     // SAFETY: the list and its nodes are live and used by this thread alone; the transaction is
     // ended here; everything that is changed was added or is fresh.
     unsafe {
@@ -124,7 +124,7 @@ fn insert_raw(place: &Place, list: Ptr<List>, value: u64) -> cenote::Result<()> 
 const NODE: TypeId = <Node as Persist>::TYPE_ID;
 
 #[inline(never)]
-fn insert_safe(place: &Place, list: Ptr<List>, value: u64) -> cenote::Result<()> {
+fn insert_safe(place: &BenchPlace, list: Ptr<List>, value: u64) -> cenote::Result<()> {
     place.pool.write(|tx| {
         let node = tx.alloc(Node { value, next: None })?;
         let List { first, last, len } = *tx.get(list)?;
@@ -136,7 +136,7 @@ fn insert_safe(place: &Place, list: Ptr<List>, value: u64) -> cenote::Result<()>
     })
 }
 
-fn empty_collection(place: &Place, list: ForwardList<u64>) -> cenote::Result<()> {
+fn empty_collection(place: &BenchPlace, list: ForwardList<u64>) -> cenote::Result<()> {
     while !place.pool.write(|tx| -> cenote::Result<bool> {
         for _ in 0..256 {
             if list.pop_front(tx)?.is_none() {
@@ -149,7 +149,7 @@ fn empty_collection(place: &Place, list: ForwardList<u64>) -> cenote::Result<()>
 }
 
 /// Frees all nodes, many in a transaction.
-fn empty(place: &Place, list: Ptr<List>) -> cenote::Result<()> {
+fn empty(place: &BenchPlace, list: Ptr<List>) -> cenote::Result<()> {
     loop {
         let done = place.pool.write(|tx| -> cenote::Result<bool> {
             let mut record = *tx.get(list)?;

@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn a_list_that_is_not_as_it_was_is_noticed() {
-        let place = crate::Place::open(&Settings::default(), Durability::Process).expect("a store");
+        let place =
+            crate::BenchPlace::open(&Settings::default(), Durability::Process).expect("a store");
         let list = place.pool.write(|tx| -> cenote::Result<Ptr<List>> {
             let list = tx.alloc(List { first: None, len: 0 })?;
             tx.set_root(list)?;

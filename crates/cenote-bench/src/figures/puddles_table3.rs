@@ -27,7 +27,7 @@
 
 use crate::case::{Case, Failure, Sample, Stopwatch, time_each};
 use crate::figures::figure::{Body, Figure};
-use crate::place::{Place, Settings};
+use crate::place::{BenchPlace, Settings};
 use cenote::{Persist, Ptr, TypeId, field, raw};
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -80,7 +80,7 @@ const EMPTY: Page = Page { lines: [Line { value: 0, rest: [0; 7] }; RANGES] };
 
 fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let mut cases = Vec::new();
-    for place in Place::both(settings)? {
+    for place in BenchPlace::both(settings)? {
         let page = place.pool.write(|tx| -> cenote::Result<Ptr<Page>> {
             let page = tx.alloc(EMPTY)?;
             tx.set_root(page)?;
@@ -94,9 +94,9 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
 
 /// A case of the raw interface from what one operation does.
 fn raw_case(
-    place: &Rc<Place>,
+    place: &Rc<BenchPlace>,
     row: &'static str,
-    mut operation: impl FnMut(&Place, u64) -> cenote::Result<()> + 'static,
+    mut operation: impl FnMut(&BenchPlace, u64) -> cenote::Result<()> + 'static,
 ) -> Case {
     let place = place.clone();
     Case::new(row, "cenote", place.level, move |count| {
@@ -104,7 +104,7 @@ fn raw_case(
     })
 }
 
-fn raw_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
+fn raw_cases(place: &Rc<BenchPlace>, page: Ptr<Page>) -> Vec<Case> {
     let start = page.as_ptr().cast::<u8>();
     let line = move |i: usize| start.wrapping_add(i % RANGES * 64).cast::<u64>();
     vec![
@@ -184,7 +184,7 @@ fn of_64(
 ///
 /// # Safety
 /// The thread is in no transaction.
-unsafe fn alloc(place: &Place, size: u64) -> cenote::Result<NonNull<u8>> {
+unsafe fn alloc(place: &BenchPlace, size: u64) -> cenote::Result<NonNull<u8>> {
     // SAFETY: ended below; the heap is of the same store, writable, and outlives the transaction.
     unsafe {
         let mut tx = raw::begin(&place.store)?;
@@ -198,7 +198,7 @@ unsafe fn alloc(place: &Place, size: u64) -> cenote::Result<NonNull<u8>> {
 ///
 /// # Safety
 /// The thread is in no transaction, and no code uses the block.
-unsafe fn free(place: &Place, block: NonNull<u8>) -> cenote::Result<()> {
+unsafe fn free(place: &BenchPlace, block: NonNull<u8>) -> cenote::Result<()> {
     // SAFETY: as in `alloc`.
     unsafe {
         let mut tx = raw::begin(&place.store)?;
@@ -207,7 +207,7 @@ unsafe fn free(place: &Place, block: NonNull<u8>) -> cenote::Result<()> {
     }
 }
 
-fn raw_malloc(place: &Rc<Place>, row: &'static str, size: u64) -> Case {
+fn raw_malloc(place: &Rc<BenchPlace>, row: &'static str, size: u64) -> Case {
     let place = place.clone();
     Case::new(row, "cenote", place.level, move |count| {
         in_batches(
@@ -220,7 +220,7 @@ fn raw_malloc(place: &Rc<Place>, row: &'static str, size: u64) -> Case {
     })
 }
 
-fn raw_malloc_free(place: &Rc<Place>, row: &'static str, size: u64) -> Case {
+fn raw_malloc_free(place: &Rc<BenchPlace>, row: &'static str, size: u64) -> Case {
     raw_case(place, row, move |place, _| {
         // SAFETY: no transaction is open here; no code uses the block.
         unsafe {
@@ -258,9 +258,9 @@ pub(crate) fn in_batches<T, E: Into<Failure>>(
 const SAFE: &str = "cenote (safe)";
 
 fn safe_case(
-    place: &Rc<Place>,
+    place: &Rc<BenchPlace>,
     row: &'static str,
-    mut operation: impl FnMut(&Place, u64) -> cenote::Result<()> + 'static,
+    mut operation: impl FnMut(&BenchPlace, u64) -> cenote::Result<()> + 'static,
 ) -> Case {
     let place = place.clone();
     Case::new(row, SAFE, place.level, move |count| {
@@ -268,7 +268,7 @@ fn safe_case(
     })
 }
 
-fn safe_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
+fn safe_cases(place: &Rc<BenchPlace>, page: Ptr<Page>) -> Vec<Case> {
     let lines = field!(Page, lines);
     let first: Vec<_> = (0..RANGES)
         .filter_map(|k| lines.element(k))
@@ -308,7 +308,7 @@ fn safe_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
     ]
 }
 
-fn safe_malloc<T: Persist>(place: &Rc<Place>, row: &'static str, value: fn() -> T) -> Case {
+fn safe_malloc<T: Persist>(place: &Rc<BenchPlace>, row: &'static str, value: fn() -> T) -> Case {
     let place = place.clone();
     Case::new(row, SAFE, place.level, move |count| {
         in_batches(
@@ -319,7 +319,11 @@ fn safe_malloc<T: Persist>(place: &Rc<Place>, row: &'static str, value: fn() -> 
     })
 }
 
-fn safe_malloc_free<T: Persist>(place: &Rc<Place>, row: &'static str, value: fn() -> T) -> Case {
+fn safe_malloc_free<T: Persist>(
+    place: &Rc<BenchPlace>,
+    row: &'static str,
+    value: fn() -> T,
+) -> Case {
     safe_case(place, row, move |place, _| {
         let block = place.pool.write(|tx| tx.alloc(value()))?;
         place.pool.write(|tx| tx.free(block))

@@ -24,7 +24,7 @@
 //! * `rounding`: live as a part of the bytes that were asked for, at the end.
 //! * `replace`: million allocations a second, each with a free, between samples.
 
-use crate::allocator::{Fault, Held, Numbers, give, take, verdict};
+use crate::allocator::{Fault, Numbers, StampedBlock, give, take, verdict};
 use crate::case::Failure;
 use crate::figures::figure::{Body, Figure, Rows};
 use crate::filter::Filter;
@@ -84,7 +84,7 @@ fn random_size(random: &mut Random) -> usize {
 /// Blocks that one thread works on at a time.
 #[derive(Debug, Default)]
 struct Hand {
-    held: Vec<Held>,
+    held: Vec<StampedBlock>,
     live: u64,
     /// Bytes that were asked for.
     asked: u64,
@@ -150,13 +150,13 @@ impl Worker<'_> {
 }
 
 /// Hands that no thread works on, and what all threads did.
-struct Table {
+struct HandTable {
     hands: Mutex<VecDeque<Hand>>,
     stop: AtomicBool,
     added: AtomicU64,
 }
 
-impl Table {
+impl HandTable {
     fn hands(&self) -> std::sync::MutexGuard<'_, VecDeque<Hand>> {
         self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,8 +224,11 @@ fn run(
 ) -> Result<(Vec<Space>, f64), Failure> {
     let hands = threads * 2;
     let share = live / u64::from(hands);
-    let table =
-        Table { hands: Mutex::default(), stop: AtomicBool::new(false), added: AtomicU64::new(0) };
+    let table = HandTable {
+        hands: Mutex::default(),
+        stop: AtomicBool::new(false),
+        added: AtomicU64::new(0),
+    };
     let mut dealer = Worker::new(traced, threads);
     for _ in 0..hands {
         let mut hand = Hand::default();
@@ -269,7 +272,7 @@ fn run(
 }
 
 fn watch(
-    table: &Table,
+    table: &HandTable,
     traced: &Traced,
     live: u64,
     length: Duration,

@@ -113,7 +113,7 @@ fn each_pool(
     let mut pools = Vec::new();
     for name in names {
         bar.set_message(name.clone());
-        let mut tell = |at: &cenote::Progress| {
+        let mut tell = |at: &cenote::TraceProgress| {
             bar.set_message(format!("{name}: {} reached", plural(at.blocks, "block")));
             stop.flow()
         };

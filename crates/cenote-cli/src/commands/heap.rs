@@ -25,7 +25,7 @@ const SHADES: [char; 10] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9'];
 
 /// Blocks of one type and size.
 #[derive(Default)]
-struct Kind {
+struct BlockGroup {
     superblocks: u64,
     blocks: u64,
     cached: u64,
@@ -48,7 +48,7 @@ struct Seen {
     damaged: u64,
     largest_free: u64,
     /// By type, and size of the blocks (0: large).
-    kinds: BTreeMap<(TypeId, u64), Kind>,
+    kinds: BTreeMap<(TypeId, u64), BlockGroup>,
     /// Place by place: what a superblock is, and how much of it is allocated.
     places: Vec<(char, f64)>,
     puddles: u64,
@@ -110,7 +110,7 @@ impl Seen {
 
     /// Bytes in blocks that are larger than the value in them, as far as types say.
     fn waste(&self, store: &Store) -> u64 {
-        let waste = |((id, block_size), kind): (&(TypeId, u64), &Kind)| {
+        let waste = |((id, block_size), kind): (&(TypeId, u64), &BlockGroup)| {
             let record =
                 store.type_record(*id).filter(|record| !record.repeats && *block_size != 0)?;
             Some(block_size.saturating_sub(record.size) * kind.blocks)

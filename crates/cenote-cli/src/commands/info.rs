@@ -105,7 +105,7 @@ fn place(store: &Store, out: &mut Out) -> Result<(), Failure> {
 
 /// Pools that cannot be read now. Returns what no known damage explains.
 fn unreadable(
-    pools: &[ls::Listed],
+    pools: &[ls::PoolRow],
     known: &[Damage],
     out: &mut Out,
 ) -> Result<Vec<String>, Failure> {
@@ -132,7 +132,7 @@ fn unreadable(
 }
 
 /// Pools that a crash took back to their last psync, or left as they were.
-fn went_on(store: &Store, pools: &[ls::Listed], out: &mut Out) -> Result<(), Failure> {
+fn went_on(store: &Store, pools: &[ls::PoolRow], out: &mut Out) -> Result<(), Failure> {
     let report = store.report();
     for pool in &report.restored {
         let what = if report.crash == Some(CrashKind::Process) { "crash" } else { "power loss" };
@@ -172,7 +172,7 @@ fn torn(store: &Store, out: &mut Out) -> Result<Vec<String>, Failure> {
     Ok(torn)
 }
 
-fn as_json(store: &Store, pools: &[ls::Listed], wrong: &Wrong) -> Value {
+fn as_json(store: &Store, pools: &[ls::PoolRow], wrong: &Wrong) -> Value {
     let (info, report) = (store.info(), store.report());
     let at_last_psync: Vec<&String> = report.restored.iter().map(|pool| &pool.name).collect();
     let not_covered: Vec<&String> = report.not_covered.iter().map(|(_, name)| name).collect();

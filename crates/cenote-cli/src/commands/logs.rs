@@ -47,13 +47,13 @@ pub(crate) struct EntryOnMedia {
 
 /// A puddle's file in memory, as aligned as its mapping would be.
 struct Image {
-    lines: Vec<Line>,
+    lines: Vec<ImageLine>,
     len: usize,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct ImageLine([u8; 64]);
 
 impl Image {
     fn load(store: &Store, record: &PuddleRecord) -> Result<Self, String> {
@@ -64,7 +64,7 @@ impl Image {
         }
         let mut lines = Vec::with_capacity(bytes.len().div_ceil(64));
         for chunk in bytes.chunks(64) {
-            let mut line = Line([0; 64]);
+            let mut line = ImageLine([0; 64]);
             line.0[..chunk.len()].copy_from_slice(chunk);
             lines.push(line);
         }

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
 }
 
 /// What is said of the pools that have moved and are not rewritten yet.
-pub(crate) fn pending(pools: &[Listed]) -> impl Iterator<Item = String> + '_ {
+pub(crate) fn pending(pools: &[PoolRow]) -> impl Iterator<Item = String> + '_ {
     let waiting = pools.iter().filter(|pool| pool.info.pending > 0);
     waiting.map(|pool| super::relocate::still_pending(&pool.info.record.name, pool.info.pending))
 }
@@ -61,7 +61,7 @@ pub(crate) fn spare(info: &StoreInfo) -> Option<String> {
 }
 
 /// A pool, and its named roots, or why they cannot be read.
-pub(crate) struct Listed {
+pub(crate) struct PoolRow {
     pub(crate) info: PoolInfo,
     pub(crate) roots: Result<Vec<NamedRoot>, Unread>,
 }
@@ -80,7 +80,7 @@ pub(crate) enum Unread {
 }
 
 /// All pools by name.
-pub(crate) fn listed(store: &Store) -> Vec<Listed> {
+pub(crate) fn listed(store: &Store) -> Vec<PoolRow> {
     let mut pools = store.pools();
     pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
     let roots = |name: &str| {
@@ -103,7 +103,7 @@ pub(crate) fn listed(store: &Store) -> Vec<Listed> {
             error => Unread::Failed(error.into()),
         })
     };
-    pools.into_iter().map(|info| Listed { roots: roots(&info.record.name), info }).collect()
+    pools.into_iter().map(|info| PoolRow { roots: roots(&info.record.name), info }).collect()
 }
 
 /// How a pool was left, in one word.
@@ -134,7 +134,7 @@ fn names(roots: &Result<Vec<NamedRoot>, Unread>) -> String {
 }
 
 /// Pools as people want them.
-pub(crate) fn table(pools: &[Listed]) -> Table {
+pub(crate) fn table(pools: &[PoolRow]) -> Table {
     let mut table = Table::new(&[
         ("NAME", Align::Left),
         ("SIZE", Align::Right),
@@ -145,7 +145,7 @@ pub(crate) fn table(pools: &[Listed]) -> Table {
         ("CREATED", Align::Left),
         ("NAMED ROOTS", Align::Left),
     ]);
-    for Listed { info: pool, roots } in pools {
+    for PoolRow { info: pool, roots } in pools {
         table.row(vec![
             pool.record.name.clone(),
             bytes(pool.bytes),
@@ -161,8 +161,8 @@ pub(crate) fn table(pools: &[Listed]) -> Table {
 }
 
 /// A pool as programs want it.
-pub(crate) fn as_json(listed: &Listed) -> Value {
-    let Listed { info: pool, roots } = listed;
+pub(crate) fn as_json(listed: &PoolRow) -> Value {
+    let PoolRow { info: pool, roots } = listed;
     let record = &pool.record;
     let roots = roots.as_ref().ok().map(|roots| {
         let root = |root: &NamedRoot| {

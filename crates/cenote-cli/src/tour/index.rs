@@ -25,7 +25,7 @@ type Word = InlineStr<WORD_LEN_MAX>;
 /// The root: what is indexed so far. It changes in the same transactions as the index.
 #[derive(Clone, Copy, Debug, Persist)]
 #[persist(name = "tour::Progress")]
-pub(crate) struct Progress {
+pub(crate) struct TourProgress {
     /// Fingerprint of the text.
     pub(crate) text: u64,
     /// Words that are indexed: number of the next one.
@@ -35,12 +35,12 @@ pub(crate) struct Progress {
 }
 
 /// What the pool says of the work so far; begins it if it says nothing.
-pub(crate) fn begin(pool: &Pool, text: u64) -> Result<Progress> {
+pub(crate) fn begin(pool: &Pool, text: u64) -> Result<TourProgress> {
     pool.write(|tx| {
-        if let Some(progress) = tx.root::<Progress>()? {
+        if let Some(progress) = tx.root::<TourProgress>()? {
             return Ok(*tx.get(progress)?);
         }
-        let progress = Progress { text, next: 0, words: BTreeMap::new(tx)? };
+        let progress = TourProgress { text, next: 0, words: BTreeMap::new(tx)? };
         let root = tx.alloc(progress)?;
         tx.set_root(root)?;
         Ok(progress)
@@ -50,10 +50,10 @@ pub(crate) fn begin(pool: &Pool, text: u64) -> Result<Progress> {
 /// Indexes further words, in one transaction. Returns how many are indexed then.
 pub(crate) fn add(pool: &Pool, words: &[&str]) -> Result<u64> {
     pool.write(|tx| {
-        let Some(root) = tx.root::<Progress>()? else {
+        let Some(root) = tx.root::<TourProgress>()? else {
             return Err(cenote::Error::Aborted("the index does not exist yet".into()));
         };
-        let Progress { next: mut position, words: index, .. } = *tx.get(root)?;
+        let TourProgress { next: mut position, words: index, .. } = *tx.get(root)?;
         for word in words {
             // The text is cut into words that fit.
             let positions = match index.entry(tx, Word::truncated(word))? {
@@ -63,21 +63,21 @@ pub(crate) fn add(pool: &Pool, words: &[&str]) -> Result<u64> {
             positions.push_back(tx, position)?;
             position += 1;
         }
-        tx.set(root, field!(Progress, next), position)?;
+        tx.set(root, field!(TourProgress, next), position)?;
         Ok(position)
     })
 }
 
 /// The work so far, read-only.
-pub(crate) fn progress(pool: &Pool) -> Result<Option<Progress>> {
+pub(crate) fn progress(pool: &Pool) -> Result<Option<TourProgress>> {
     let view = pool.read()?;
-    view.root::<Progress>()?.map(|progress| view.get(progress).copied()).transpose()
+    view.root::<TourProgress>()?.map(|progress| view.get(progress).copied()).transpose()
 }
 
 /// Calls `visit` for every word in order, with its positions.
 pub(crate) fn for_each(pool: &Pool, visit: &mut dyn FnMut(&str, &[u64])) -> Result<()> {
     let view = pool.read()?;
-    let Some(root) = view.root::<Progress>()? else { return Ok(()) };
+    let Some(root) = view.root::<TourProgress>()? else { return Ok(()) };
     let mut copy = Vec::new();
     for (word, positions) in view.get(root)?.words.iter(&view)? {
         copy.clear();
@@ -136,14 +136,14 @@ mod tests {
         begin(&pool, 1).expect("begun");
         add(&pool, &["a", "b"]).expect("added");
         let failed: Result<()> = pool.write(|tx| {
-            let root = tx.root::<Progress>()?.expect("a root");
+            let root = tx.root::<TourProgress>()?.expect("a root");
             let index = tx.get(root)?.words;
             for (word, position) in [("c", 2), ("a", 3), ("0", 4)] {
                 let positions =
                     *index.entry(tx, Word::truncated(word))?.or_try_insert_with(List::new)?;
                 positions.push_back(tx, position)?;
             }
-            tx.set(root, field!(Progress, next), 5)?;
+            tx.set(root, field!(TourProgress, next), 5)?;
             Err(cenote::Error::Aborted("enough".into()))
         });
         assert!(failed.is_err());

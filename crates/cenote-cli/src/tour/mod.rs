@@ -29,10 +29,10 @@ use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::{count, plural};
-use place::Place;
-use plan::{Kill, Plan};
+use place::TourPlace;
+use plan::{Kill, KillPlan};
 use recovery::{Recoverer, Recoveries, eprint_line};
-use report::Tally;
+use report::TourTally;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,8 +50,11 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
         None => random_seed()?,
     };
     let words = text.words();
-    let place =
-        Place::take(arguments.store.as_deref(), arguments.keep, text::fingerprint(&text.normal))?;
+    let place = TourPlace::take(
+        arguments.store.as_deref(),
+        arguments.keep,
+        text::fingerprint(&text.normal),
+    )?;
 
     let mut different: Vec<&str> = words.clone();
     different.sort_unstable();
@@ -69,15 +72,15 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
     out.field("seed", seed)?;
     out.finish()?;
 
-    let mut tally = Tally {
+    let mut tally = TourTally {
         words: words.len() as u64,
         batch: arguments.batch,
         seed,
         store: place.store().display().to_string(),
         kept: place.is_kept(),
-        ..Tally::default()
+        ..TourTally::default()
     };
-    let plan = Plan::new(seed, tally.words, arguments.kills);
+    let plan = KillPlan::new(seed, tally.words, arguments.kills);
     let site = Site { text: &text, place: &place, recoverer: &recoverer, stop: &stop };
     let built = site.build(plan, &mut tally, out.is_json());
     if let Err(Failure::Interrupted(_)) = built {
@@ -103,14 +106,14 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
 /// What builders build from, where, and what comes after them.
 struct Site<'a> {
     text: &'a Text,
-    place: &'a Place,
+    place: &'a TourPlace,
     recoverer: &'a Recoverer,
     stop: &'a Arc<AtomicBool>,
 }
 
 impl Site<'_> {
     /// Starts builders, kills them, has the store recovered, until one comes to the end.
-    fn build(&self, mut plan: Plan, tally: &mut Tally, json: bool) -> Result<(), Failure> {
+    fn build(&self, mut plan: KillPlan, tally: &mut TourTally, json: bool) -> Result<(), Failure> {
         let store = self.place.store();
         let bar = progress::bar(tally.words, "indexing", json);
         let mut watch = Watch::new(&self.text.normal, store, tally.batch, Arc::clone(self.stop))?;
@@ -162,8 +165,8 @@ impl Site<'_> {
 fn recover(
     recoverer: &Recoverer,
     store: &Path,
-    plan: &mut Plan,
-    tally: &mut Tally,
+    plan: &mut KillPlan,
+    tally: &mut TourTally,
 ) -> Result<(), Failure> {
     // A builder that was killed before it had formatted anything left nothing to recover.
     if !store.join("superblock").exists() {
@@ -173,9 +176,14 @@ fn recover(
 }
 
 /// Leaves a usable store, or none.
-fn interrupted(place: &Place, recoverer: &Recoverer, tally: &Tally, files: &[PathBuf]) -> Failure {
+fn interrupted(
+    place: &TourPlace,
+    recoverer: &Recoverer,
+    tally: &TourTally,
+    files: &[PathBuf],
+) -> Failure {
     let mut seen = Recoveries::default();
-    let mut plan = Plan::new(0, 0, 0);
+    let mut plan = KillPlan::new(0, 0, 0);
     // The terminal sends Ctrl-C to all processes of the tour: a recovery may have been stopped by
     // it.
     let usable = !place.store().join("superblock").exists()

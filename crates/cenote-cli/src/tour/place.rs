@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The place of a tour. A temporary one is removed on drop, unless it is to be kept.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TourPlace {
     /// The temporary directory, if one was made.
     temporary: Option<PathBuf>,
     store: PathBuf,
@@ -18,7 +18,7 @@ pub(crate) struct Place {
     indexed: u64,
 }
 
-impl Place {
+impl TourPlace {
     /// Takes the named directory, or makes one: in memory if possible, because the tour is about
     /// crashes of processes.
     pub(crate) fn take(named: Option<&Path>, keep: bool, text: u64) -> Result<Self, Failure> {
@@ -98,7 +98,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TourPlace {
     fn drop(&mut self) {
         if let (Some(dir), false) = (&self.temporary, self.kept.get()) {
             let _ = std::fs::remove_dir_all(dir);

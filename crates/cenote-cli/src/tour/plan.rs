@@ -48,7 +48,7 @@ pub(crate) enum Kill {
 
 /// The kills that are left.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct KillPlan {
     random: Random,
     words: u64,
     left: u32,
@@ -63,7 +63,7 @@ const DELAY_MAX: Duration = Duration::from_micros(100);
 /// Words that a builder may index beyond the place of its kill before it waits for the signal.
 const AHEAD_WORDS_MAX: u64 = 256;
 
-impl Plan {
+impl KillPlan {
     pub(crate) fn new(seed: u64, words: u64, kills: u32) -> Self {
         Self {
             random: Random::new(seed),
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_plan() {
         let plan = |seed| {
-            let mut plan = Plan::new(seed, 10_000, 20);
+            let mut plan = KillPlan::new(seed, 10_000, 20);
             (0..20).map(|i| plan.next(i * 400)).collect::<Vec<_>>()
         };
         assert_eq!(plan(1), plan(1));
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn kills_are_spread_over_the_text_and_none_is_set_beyond_its_end() {
         for seed in 0..100 {
-            let mut plan = Plan::new(seed, 10_000, 50);
+            let mut plan = KillPlan::new(seed, 10_000, 50);
             let (mut next, mut kills) = (0, 0);
             while let Some(kill) = plan.next(next) {
                 // It is past the place, and before the end: a late signal still comes in time.
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_text_of_one_word_can_be_planned_for() {
-        let mut plan = Plan::new(3, 1, 5);
+        let mut plan = KillPlan::new(3, 1, 5);
         for next in [0, 1] {
             assert!(matches!(plan.next(next), Some(Kill::AfterStart(_) | Kill::AfterWord(0, _))));
         }

@@ -1,7 +1,7 @@
 //! Recovery by another program: finds `cenote-recover`, runs it, sometimes kills it too, and reads
 //! what it says.
 
-use super::plan::Plan;
+use super::plan::KillPlan;
 use crate::failure::Failure;
 use serde_json::Value;
 use signal_hook::consts::SIGINT;
@@ -76,7 +76,7 @@ impl Recoverer {
     pub(crate) fn recover(
         &self,
         store: &Path,
-        plan: &mut Plan,
+        plan: &mut KillPlan,
         seen: &mut Recoveries,
     ) -> Result<(), Failure> {
         if plan.one_in(4) {

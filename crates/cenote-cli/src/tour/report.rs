@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// What happened in a tour.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct TourTally {
     /// Of the text.
     pub(super) words: u64,
     /// By this tour: fewer if it went on with an earlier one.
@@ -42,7 +42,7 @@ fn micros(value: Duration) -> u64 {
 }
 
 pub(crate) fn print(
-    tally: &Tally,
+    tally: &TourTally,
     compared: &Comparison,
     out: &mut Out,
 ) -> Result<Verdict, Failure> {
@@ -154,7 +154,7 @@ fn differences(compared: &Comparison, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_json(tally: &Tally, compared: &Comparison, words_per_second: f64) -> Value {
+fn as_json(tally: &TourTally, compared: &Comparison, words_per_second: f64) -> Value {
     let seen = &tally.recoveries;
     let (least, middle, greatest) = spread(&seen.times);
     let (_, process, _) = spread(&seen.process_times);

@@ -4,7 +4,7 @@
 //! made with stay true until it is used or dropped. Where the caller gets the transaction in
 //! between ([`VacantEntry::try_insert_with`]), the key is looked up again.
 
-use super::node::{Entry as Pair, Slots};
+use super::node::{NodeEntry as Pair, Slots};
 use super::{BTreeHeader, BTreeMap, Path};
 use crate::shared::{OrLost, log, make_and_insert, open, range};
 use cenote::persist::Persist;

@@ -1,7 +1,7 @@
 //! Insertion: where it fits, one slot and the permutation; else the leaf splits, and with it every
 //! full node above.
 
-use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
+use super::node::{Branch, CAPACITY, InnerNode, Leaf, NodeEntry, Slots};
 use super::{BTreeHeader, BTreeMap, Path, Step, branches, copy_of, refuse_height, whole};
 use crate::shared::{OrLost, Range, build, log, log_with, open, range, touch_any};
 use cenote::persist::Persist;
@@ -10,9 +10,9 @@ use cenote::{Ptr, Result, Tx};
 /// A full inner node that splits: the node, the number of the child that split below it, the fresh
 /// node to its right.
 struct Split<K, V> {
-    node: Ptr<Inner<K, V>>,
+    node: Ptr<InnerNode<K, V>>,
     at: usize,
-    right: Ptr<Inner<K, V>>,
+    right: Ptr<InnerNode<K, V>>,
     /// Whether node and child are the last of their level: then nearly all stays left.
     at_end: bool,
 }
@@ -29,7 +29,7 @@ struct Prepared<K, V> {
     parent: Option<Step<K, V>>,
     /// The new leaf.
     right: Ptr<Leaf<K, V>>,
-    root: Option<Ptr<Inner<K, V>>>,
+    root: Option<Ptr<InnerNode<K, V>>>,
 }
 
 impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
@@ -46,7 +46,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         // written was logged, or is fresh.
         unsafe {
             let Some(path) = Path::find::<K>(&header, &key).or_lost(tx)? else {
-                return self.add(tx, &header, None, Entry { key, value }).map(|_| None);
+                return self.add(tx, &header, None, NodeEntry { key, value }).map(|_| None);
             };
             match path.leaf.as_ref().search::<K>(&key) {
                 Ok(at) => {
@@ -55,7 +55,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                     Ok(Some(place.replace(value)))
                 }
                 Err(at) => {
-                    self.add(tx, &header, Some((&path, at)), Entry { key, value }).map(|_| None)
+                    self.add(tx, &header, Some((&path, at)), NodeEntry { key, value }).map(|_| None)
                 }
             }
         }
@@ -73,8 +73,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         tx: &mut Tx<'_>,
         header: &BTreeHeader<K, V>,
         to: Option<(&Path<K, V>, usize)>,
-        entry: Entry<K, V>,
-    ) -> Result<*mut Entry<K, V>> {
+        entry: NodeEntry<K, V>,
+    ) -> Result<*mut NodeEntry<K, V>> {
         // SAFETY: live nodes in a pool that is held, by contract. What is written was logged, or is
         // fresh.
         unsafe {
@@ -136,8 +136,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         header: &BTreeHeader<K, V>,
         path: &Path<K, V>,
         at: usize,
-        entry: Entry<K, V>,
-    ) -> Result<*mut Entry<K, V>> {
+        entry: NodeEntry<K, V>,
+    ) -> Result<*mut NodeEntry<K, V>> {
         let leaf = path.leaf;
         let prepared = tx.attempt(|tx| {
             // SAFETY: passed on.
@@ -230,7 +230,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                 }
                 level -= 1;
                 let over_leaves = splits.is_empty();
-                let right = tx.alloc_near(self.header, Inner::new(over_leaves, None))?;
+                let right = tx.alloc_near(self.header, InnerNode::new(over_leaves, None))?;
                 splits.push(Split { node, at, right, at_end: append && at == CAPACITY });
             };
             let right = tx.alloc_near(self.header, Leaf::new())?;
@@ -238,7 +238,10 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                 Some(_) => None,
                 None => {
                     refuse_height(header.height)?;
-                    Some(tx.alloc_near(self.header, Inner::new(header.height == 0, header.root()))?)
+                    Some(tx.alloc_near(
+                        self.header,
+                        InnerNode::new(header.height == 0, header.root()),
+                    )?)
                 }
             };
 

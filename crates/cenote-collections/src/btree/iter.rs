@@ -5,7 +5,7 @@
 //! leaves are followed. It ends where both meet, or, should an inconsistent `Ord` have made them
 //! pass each other, where the leaves end.
 
-use super::node::{Entry, Leaf};
+use super::node::{Leaf, NodeEntry};
 use super::{BTreeHeader, BTreeMap};
 use crate::shared::{OrLost, Read, open};
 use cenote::lost::Faults;
@@ -155,7 +155,7 @@ impl<'r, K, V> Range<'r, K, V> {
 
     /// The next entry.
     #[inline]
-    fn step(&mut self) -> Option<&'r Entry<K, V>> {
+    fn step(&mut self) -> Option<&'r NodeEntry<K, V>> {
         let (front, back) = self.ends.as_mut()?;
         loop {
             if core::ptr::eq(front.leaf, back.leaf) && front.index >= back.index {
@@ -178,7 +178,7 @@ impl<'r, K, V> Range<'r, K, V> {
 
     /// The last entry.
     #[inline]
-    fn step_back(&mut self) -> Option<&'r Entry<K, V>> {
+    fn step_back(&mut self) -> Option<&'r NodeEntry<K, V>> {
         let (front, back) = self.ends.as_mut()?;
         loop {
             if core::ptr::eq(front.leaf, back.leaf) && front.index >= back.index {

@@ -11,7 +11,7 @@
 
 use super::BTreeMap;
 use super::iter::Range;
-use super::node::{Entry, Leaf, Slots};
+use super::node::{Leaf, NodeEntry, Slots};
 use crate::shared::{self, Read, lines, log_many};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
@@ -22,25 +22,25 @@ use core::marker::PhantomData;
 use core::ops::RangeBounds;
 
 /// The leaves of a range, each with the positions that belong to it.
-struct Parts<K, V> {
+struct LeafParts<K, V> {
     /// What comes next, and from which position on.
     next: Option<(Ptr<Leaf<K, V>>, usize)>,
     /// The last leaf, and the position behind the last entry.
     end: Option<(Ptr<Leaf<K, V>>, usize)>,
 }
 
-impl<K, V> Clone for Parts<K, V> {
+impl<K, V> Clone for LeafParts<K, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K, V> Copy for Parts<K, V> {}
+impl<K, V> Copy for LeafParts<K, V> {}
 
 /// A leaf, and positions in it.
 type Part<K, V> = (Ptr<Leaf<K, V>>, core::ops::Range<usize>);
 
-impl<K, V> Parts<K, V> {
+impl<K, V> LeafParts<K, V> {
     /// The same, each touched before it is read; the end after one that cannot be.
     fn touched(mut self) -> impl Iterator<Item = Read<Part<K, V>>> {
         core::iter::from_fn(move || {
@@ -56,7 +56,7 @@ impl<K, V> Parts<K, V> {
 }
 
 /// All of them can be read: they were when they were logged.
-impl<K, V> Iterator for Parts<K, V> {
+impl<K, V> Iterator for LeafParts<K, V> {
     type Item = Part<K, V>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -78,7 +78,7 @@ impl<K, V> Iterator for Parts<K, V> {
 
 /// The entries of a [`BTreeMap`] in a range of keys, by rising key, with values to be changed.
 pub struct RangeMut<'t, K, V> {
-    parts: Parts<K, V>,
+    parts: LeafParts<K, V>,
     leaf: Option<Ptr<Leaf<K, V>>>,
     positions: core::ops::Range<usize>,
     values: PhantomData<&'t mut (K, V)>,
@@ -139,23 +139,23 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 }
 
 /// The leaves of a range, as places that can be written.
-fn parts_of<K, V>(range: &Range<'_, K, V>) -> Parts<K, V> {
+fn parts_of<K, V>(range: &Range<'_, K, V>) -> LeafParts<K, V> {
     // SAFETY: leaves of a live map; they are followed only while the transaction that the range was
     // borrowed from is.
     let place =
         |leaf: &Leaf<K, V>| unsafe { Ptr::from_addr(core::ptr::from_ref(leaf).addr() as u64) };
     match range.ends() {
-        Some(((first, from), (last, to))) => Parts {
+        Some(((first, from), (last, to))) => LeafParts {
             next: place(first).map(|leaf| (leaf, from)),
             end: place(last).map(|leaf| (leaf, to)),
         },
-        None => Parts { next: None, end: None },
+        None => LeafParts { next: None, end: None },
     }
 }
 
 impl<'t, K: Persist, V: Persist> RangeMut<'t, K, V> {
     /// Logs the values of all parts.
-    fn logged(tx: &'t mut Tx<'_>, parts: Parts<K, V>) -> Result<Self> {
+    fn logged(tx: &'t mut Tx<'_>, parts: LeafParts<K, V>) -> Result<Self> {
         let ranges = parts.touched().flat_map(|part| {
             let (lost, leaf, positions) = match part {
                 Ok((leaf, positions)) => (None, Some(leaf), positions),
@@ -163,8 +163,8 @@ impl<'t, K: Persist, V: Persist> RangeMut<'t, K, V> {
             };
             // SAFETY: a live leaf; `place!` makes no reference.
             let entries = leaf.map(|leaf| unsafe { place!(leaf, entries) });
-            let whole =
-                lines(size_of::<Slots<Entry<K, V>>>()) < positions.len() * lines(size_of::<V>());
+            let whole = lines(size_of::<Slots<NodeEntry<K, V>>>())
+                < positions.len() * lines(size_of::<V>());
             let all = entries.filter(|_| whole).map(shared::range);
             let each = if whole { 0..0 } else { positions };
             // SAFETY: positions below the leaf's length.

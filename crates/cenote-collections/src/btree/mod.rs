@@ -28,7 +28,7 @@ use crate::shared::{DESTROYED, Header, OrLost, Read, free_destroyed, log, open, 
 use cenote::persist::Persist;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
-use node::{Child, Inner, Leaf, Slots};
+use node::{Child, InnerNode, Leaf, Slots};
 
 /// Levels of inner nodes at most: a node has two children at least, and but for those along the
 /// right edge many more.
@@ -42,7 +42,7 @@ pub(crate) struct BTreeHeader<K, V> {
     /// If the height is 0.
     root_leaf: Option<Ptr<Leaf<K, V>>>,
     /// Otherwise.
-    root_inner: Option<Ptr<Inner<K, V>>>,
+    root_inner: Option<Ptr<InnerNode<K, V>>>,
     first: Option<Ptr<Leaf<K, V>>>,
     last: Option<Ptr<Leaf<K, V>>>,
 }
@@ -67,7 +67,7 @@ persist_block!("cenote/BTreeHeader", BTreeHeader<K, V> {
     len: u64,
     height: u64,
     root_leaf: Option<Ptr<Leaf<K, V>>>,
-    root_inner: Option<Ptr<Inner<K, V>>>,
+    root_inner: Option<Ptr<InnerNode<K, V>>>,
     first: Option<Ptr<Leaf<K, V>>>,
     last: Option<Ptr<Leaf<K, V>>>,
 });
@@ -101,7 +101,7 @@ impl<K, V> BTreeHeader<K, V> {
         unsafe {
             let Some(mut child) = self.root() else { return Ok(None) };
             for _ in 0..self.height {
-                let inner: &Inner<K, V> = child.cast().follow()?;
+                let inner: &InnerNode<K, V> = child.cast().follow()?;
                 match inner.child(inner.search(key)) {
                     Some(next) => child = next,
                     None => return Ok(None),
@@ -113,7 +113,7 @@ impl<K, V> BTreeHeader<K, V> {
 }
 
 /// An inner node and the number of the child that a path goes through.
-type Step<K, V> = (Ptr<Inner<K, V>>, usize);
+type Step<K, V> = (Ptr<InnerNode<K, V>>, usize);
 
 /// The way from the root to a leaf. All nodes on it were touched.
 struct Path<K, V> {
@@ -142,14 +142,14 @@ impl<K, V> Path<K, V> {
     #[inline(always)]
     unsafe fn descend(
         header: &BTreeHeader<K, V>,
-        choose: impl Fn(&Inner<K, V>) -> usize,
+        choose: impl Fn(&InnerNode<K, V>) -> usize,
     ) -> Read<Option<Self>> {
         let mut steps = [None; HEIGHT_MAX];
         let Some(mut child) = header.root() else { return Ok(None) };
         for step in &mut steps[..header.height as usize] {
             // SAFETY: links of a live header lead to live nodes, inner ones on the first `height`
             // levels.
-            let inner = unsafe { child.cast::<Inner<K, V>>() };
+            let inner = unsafe { child.cast::<InnerNode<K, V>>() };
             // SAFETY: as above.
             let node = unsafe { inner.follow()? };
             let at = choose(node);
@@ -228,7 +228,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         self,
         reader: &'r impl Reader,
         key: &Q,
-    ) -> Result<Option<&'r node::Entry<K, V>>>
+    ) -> Result<Option<&'r node::NodeEntry<K, V>>>
     where
         K: Borrow<Q>,
     {
@@ -295,7 +295,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         // SAFETY: the entry just found, of a live leaf in a pool that is held; logged first, and
         // the transaction is borrowed exclusively.
         unsafe {
-            let entry = core::ptr::with_exposed_provenance_mut::<node::Entry<K, V>>(leaf_entry);
+            let entry = core::ptr::with_exposed_provenance_mut::<node::NodeEntry<K, V>>(leaf_entry);
             let value = &raw mut (*entry).value;
             log(tx, &[range(value)])?;
             Ok(Some(&mut *value))
@@ -370,7 +370,7 @@ unsafe fn free_subtree<K: Persist, V: Persist>(
         if height == 0 {
             return tx.free_near(header, node);
         }
-        let inner: Ptr<Inner<K, V>> = node.cast();
+        let inner: Ptr<InnerNode<K, V>> = node.cast();
         inner.touch().or_lost(tx)?;
         for at in 0..=inner.as_ref().len() {
             if let Some(child) = inner.as_ref().child(at) {

@@ -185,12 +185,12 @@ unsafe impl<S: Persist> Persist for Slots<S> {
 
 /// A key with its value.
 #[repr(C)]
-pub(crate) struct Entry<K, V> {
+pub(crate) struct NodeEntry<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
 }
 
-persist_block!("cenote/BTreeEntry", Entry<K, V> { key: K, value: V });
+persist_block!("cenote/BTreeEntry", NodeEntry<K, V> { key: K, value: V });
 
 /// A key with the child that begins there.
 #[repr(C)]
@@ -206,7 +206,7 @@ persist_block!("cenote/BTreeBranch", Branch<K, C> { key: K, child: Option<Ptr<C>
 pub(crate) struct Leaf<K, V> {
     pub(crate) next: Option<Ptr<Leaf<K, V>>>,
     pub(crate) previous: Option<Ptr<Leaf<K, V>>>,
-    pub(crate) entries: Slots<Entry<K, V>>,
+    pub(crate) entries: Slots<NodeEntry<K, V>>,
 }
 
 persist_block!(
@@ -214,7 +214,7 @@ persist_block!(
     Leaf<K, V> {
         next: Option<Ptr<Leaf<K, V>>>,
         previous: Option<Ptr<Leaf<K, V>>>,
-        entries: Slots<Entry<K, V>>
+        entries: Slots<NodeEntry<K, V>>
     }
 );
 
@@ -233,14 +233,14 @@ impl<K, V> Leaf<K, V> {
     /// # Safety
     /// `at` is less than the length.
     #[inline]
-    pub(crate) unsafe fn entry(&self, at: usize) -> &Entry<K, V> {
+    pub(crate) unsafe fn entry(&self, at: usize) -> &NodeEntry<K, V> {
         // SAFETY: a used slot holds an entry.
         unsafe {
             &*self
                 .entries
                 .slots
                 .as_ptr()
-                .cast::<Entry<K, V>>()
+                .cast::<NodeEntry<K, V>>()
                 .add(self.entries.permutation.slot(at))
         }
     }
@@ -268,7 +268,7 @@ impl<K, V> Leaf<K, V> {
 
 /// Keys and the children between them. All children are leaves, or all are inner nodes.
 #[repr(C)]
-pub(crate) struct Inner<K, V> {
+pub(crate) struct InnerNode<K, V> {
     /// 1 if the children are leaves, else 0: what the pointer map goes by.
     over_leaves: u64,
     /// The child before the first key. This and the slots' children have the type that
@@ -283,7 +283,7 @@ pub(crate) type Child<K, V> = Option<Ptr<Leaf<K, V>>>;
 // SAFETY: described field by field. The children are pointers to leaves or to inner nodes as
 // `over_leaves` says, which is written once, and `repr(C)` puts the fields where a variant's fields
 // are counted. The name belongs to this crate, see `shared`.
-unsafe impl<K: Persist, V: Persist> Persist for Inner<K, V> {
+unsafe impl<K: Persist, V: Persist> Persist for InnerNode<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/BTreeInner").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
@@ -303,7 +303,7 @@ unsafe impl<K: Persist, V: Persist> Persist for Inner<K, V> {
     }
 }
 
-impl<K, V> Inner<K, V> {
+impl<K, V> InnerNode<K, V> {
     pub(crate) const fn new(over_leaves: bool, first: Child<K, V>) -> Self {
         Self { over_leaves: over_leaves as u64, first, branches: Slots::new() }
     }
@@ -392,21 +392,21 @@ mod tests {
     fn records_are_accepted_and_follow_the_level() {
         for record in [
             Leaf::<u64, Ptr<u64>>::record(),
-            Inner::<u64, u8>::record(),
-            Inner::<[u8; 3], u64>::record(),
+            InnerNode::<u64, u8>::record(),
+            InnerNode::<[u8; 3], u64>::record(),
         ] {
             record.check().unwrap();
         }
-        let record = Inner::<u64, u8>::record();
-        assert_eq!(record.size as usize, size_of::<Inner<u64, u8>>());
+        let record = InnerNode::<u64, u8>::record();
+        assert_eq!(record.size as usize, size_of::<InnerNode<u64, u8>>());
         let variant = &record.variants[1];
-        assert_eq!(variant.fields[0].offset as usize, offset_of!(Inner<u64, u8>, first));
-        assert_eq!(variant.fields[1].offset as usize, offset_of!(Inner<u64, u8>, branches));
+        assert_eq!(variant.fields[0].offset as usize, offset_of!(InnerNode<u64, u8>, first));
+        assert_eq!(variant.fields[1].offset as usize, offset_of!(InnerNode<u64, u8>, branches));
     }
 
     #[test]
     fn a_leaf_of_words_takes_few_cache_lines() {
         assert_eq!(size_of::<Leaf<u64, u64>>(), 264);
-        assert_eq!(size_of::<Inner<u64, u64>>(), 264);
+        assert_eq!(size_of::<InnerNode<u64, u64>>(), 264);
     }
 }

@@ -4,7 +4,7 @@
 //! What will happen on which level is decided first, from the nodes' lengths alone; then everything
 //! is logged, then freed, then written.
 
-use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
+use super::node::{Branch, CAPACITY, InnerNode, Leaf, NodeEntry, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
 use crate::shared::{OrLost, Range, Read, log, log_and_free, open, range, touch_any};
 use cenote::persist::Persist;
@@ -16,7 +16,7 @@ const LEN_MIN: usize = 4;
 
 /// Two neighbours below one parent.
 struct Pair<K, V> {
-    parent: Ptr<Inner<K, V>>,
+    parent: Ptr<InnerNode<K, V>>,
     /// Position of the key between them.
     key_at: usize,
     left: Ptr<Leaf<K, V>>,
@@ -30,7 +30,7 @@ impl<K, V> Pair<K, V> {
     ///
     /// # Safety
     /// A node of a live tree, above leaves if `leaves` says so. It was touched.
-    unsafe fn of(parent: Ptr<Inner<K, V>>, at: usize, leaves: bool) -> Read<Option<Self>> {
+    unsafe fn of(parent: Ptr<InnerNode<K, V>>, at: usize, leaves: bool) -> Read<Option<Self>> {
         let key_at = at.saturating_sub(1);
         // SAFETY: a node of a live tree.
         let node = unsafe { parent.as_ref() };
@@ -59,21 +59,21 @@ impl<K, V> Pair<K, V> {
     /// # Safety
     /// They are inner nodes.
     #[allow(clippy::type_complexity, reason = "two pointers")]
-    unsafe fn inner(&self) -> (Ptr<Inner<K, V>>, Ptr<Inner<K, V>>) {
+    unsafe fn inner(&self) -> (Ptr<InnerNode<K, V>>, Ptr<InnerNode<K, V>>) {
         // SAFETY: by contract.
         unsafe { (self.left.cast(), self.right.cast()) }
     }
 }
 
 /// What a removal does to the nodes above the entry.
-struct Plan<K, V> {
+struct RemovalPlan<K, V> {
     /// The leaf and its neighbour first, then pairs of inner nodes, upwards.
     pairs: Vec<Pair<K, V>>,
     /// The root, if its last key goes: its only child becomes the root.
-    old_root: Option<Ptr<Inner<K, V>>>,
+    old_root: Option<Ptr<InnerNode<K, V>>>,
 }
 
-impl<K, V> Plan<K, V> {
+impl<K, V> RemovalPlan<K, V> {
     /// # Safety
     /// `header` is what a live header says, and the path leads through its nodes.
     unsafe fn of(header: &BTreeHeader<K, V>, path: &Path<K, V>) -> Read<Self> {
@@ -211,18 +211,18 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         // Between the first write and the last nothing fails.
         unsafe {
             let entries = place!(leaf, entries);
-            let plan = Plan::of(header, path).or_lost(tx)?;
+            let plan = RemovalPlan::of(header, path).or_lost(tx)?;
             if plan.pairs.is_empty() && (header.height > 0 || leaf.as_ref().len() > 1) {
                 let [slot, permutation] = Slots::remove_ranges(entries, at);
                 log(tx, &[slot, permutation, range(place!(self.header, len))])?;
                 (*self.header.as_ptr()).len -= 1;
-                let Entry { key, value } = Slots::remove(entries, at);
+                let NodeEntry { key, value } = Slots::remove(entries, at);
                 return Ok((key, value));
             }
             if header.height == 0 {
                 log_and_free(tx, self.header, leaf, &[range(self.header.as_ptr())])?;
                 self.header.as_ptr().write(BTreeHeader::EMPTY);
-                let Entry { key, value } = Slots::place(entries, at).read();
+                let NodeEntry { key, value } = Slots::place(entries, at).read();
                 return Ok((key, value));
             }
             self.log_plan(tx, &plan)?;
@@ -234,7 +234,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Safety
     /// The plan is of this map, whose header is live.
-    unsafe fn log_plan(self, tx: &mut Tx<'_>, plan: &Plan<K, V>) -> Result<()> {
+    unsafe fn log_plan(self, tx: &mut Tx<'_>, plan: &RemovalPlan<K, V>) -> Result<()> {
         let mut ranges: Vec<Range> = Vec::with_capacity(12);
         // SAFETY: live nodes.
         unsafe {
@@ -282,7 +282,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         tx.all_or_abort(|tx| {
             for pair in merged {
                 // SAFETY: as above.
-                unsafe { tx.free_near(self.header, pair.right.cast::<Inner<K, V>>())? };
+                unsafe { tx.free_near(self.header, pair.right.cast::<InnerNode<K, V>>())? };
             }
             match plan.old_root {
                 Some(root) => tx.free(root),
@@ -295,7 +295,12 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Safety
     /// The plan is of this map and was logged.
-    unsafe fn carry_out(self, plan: &Plan<K, V>, leaf: Ptr<Leaf<K, V>>, at: usize) -> (K, V) {
+    unsafe fn carry_out(
+        self,
+        plan: &RemovalPlan<K, V>,
+        leaf: Ptr<Leaf<K, V>>,
+        at: usize,
+    ) -> (K, V) {
         // SAFETY: live nodes, logged where they are written.
         unsafe {
             (*self.header.as_ptr()).len -= 1;

@@ -1,6 +1,6 @@
 //! A cursor over a singly linked list.
 
-use super::{ForwardList, Node, value_mut};
+use super::{ForwardList, ForwardNode, value_mut};
 use crate::shared::{OrLost, Read};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -10,11 +10,11 @@ use cenote::{Ptr, Reader, Result, Tx};
 pub struct CursorMut<'t, 'p, T> {
     pub(super) tx: &'t mut Tx<'p>,
     pub(super) list: ForwardList<T>,
-    pub(super) current: Option<Ptr<Node<T>>>,
+    pub(super) current: Option<Ptr<ForwardNode<T>>>,
 }
 
 impl<T: Persist> CursorMut<'_, '_, T> {
-    fn next_node(&self) -> Read<Option<Ptr<Node<T>>>> {
+    fn next_node(&self) -> Read<Option<Ptr<ForwardNode<T>>>> {
         // SAFETY: header and node were live when the cursor came to them, and only the cursor has
         // had the transaction since.
         unsafe {
@@ -26,7 +26,7 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     }
 
     /// The node after the current one.
-    fn following(&self) -> Read<Option<&Node<T>>> {
+    fn following(&self) -> Read<Option<&ForwardNode<T>>> {
         // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
         self.next_node()?.map(|node| unsafe { node.follow() }).transpose()
     }

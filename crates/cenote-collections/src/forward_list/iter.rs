@@ -1,6 +1,6 @@
 //! Iterators over a singly linked list.
 
-use super::Node;
+use super::ForwardNode;
 use crate::shared::Read;
 use cenote::Ptr;
 use cenote::lost::Faults;
@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 
 /// Iterates over a [`ForwardList`](super::ForwardList).
 pub struct Iter<'r, T> {
-    pub(super) next: Option<Ptr<Node<T>>>,
+    pub(super) next: Option<Ptr<ForwardNode<T>>>,
     pub(super) remaining: usize,
     pub(super) faults: &'r Faults,
     pub(super) elements: PhantomData<&'r T>,
@@ -21,7 +21,7 @@ impl<'r, T> Iterator for Iter<'r, T> {
     #[inline]
     fn next(&mut self) -> Option<&'r T> {
         // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r Node<T>> = unsafe { self.next?.follow() };
+        let node: Read<&'r ForwardNode<T>> = unsafe { self.next?.follow() };
         let Some(node) = self.faults.noted(node) else {
             (self.next, self.remaining) = (None, 0);
             return None;
@@ -55,7 +55,7 @@ impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
 /// Iterates over a [`ForwardList`](super::ForwardList), whose elements may be changed. Nodes are
 /// read through raw pointers, field by field, since values of them are borrowed.
 pub struct IterMut<'t, T> {
-    pub(super) next: Option<Ptr<Node<T>>>,
+    pub(super) next: Option<Ptr<ForwardNode<T>>>,
     pub(super) remaining: usize,
     pub(super) elements: PhantomData<&'t mut T>,
 }

@@ -4,7 +4,7 @@
 //! made with stay true until it is used or dropped. Where the caller gets the transaction in
 //! between ([`VacantEntry::try_insert_with`]), the key is looked up again.
 
-use super::page::{Entry as Pair, Page};
+use super::page::{HashPage, PageEntry as Pair};
 use super::{HashHeader, HashMap};
 use crate::shared::{OrLost, log, make_and_insert, open, range};
 use cenote::persist::Persist;
@@ -36,7 +36,7 @@ pub struct OccupiedEntry<'t, 'p, K, V> {
     header: HashHeader<K, V>,
     hash: u64,
     /// A page of the hash's bucket, and a slot of it that is in use.
-    page: Ptr<Page<K, V>>,
+    page: Ptr<HashPage<K, V>>,
     slot: usize,
 }
 
@@ -193,7 +193,7 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> VacantEntry<'t, 'p, K, V> {
 impl<'t, K: Persist + Hash + Eq, V: Persist> OccupiedEntry<'t, '_, K, V> {
     fn place(&self) -> *mut Pair<K, V> {
         // SAFETY: the page is as it was, see the module.
-        unsafe { Page::place(self.page, self.slot) }
+        unsafe { HashPage::place(self.page, self.slot) }
     }
 
     /// The key as it is in the map.

@@ -4,7 +4,9 @@
 //! of fresh pages, then everything is logged with one fence, then the entries that moved are
 //! cleared in the old bucket and the new bucket is linked.
 
-use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
+use super::page::{
+    Directory, FAN_OUT, FAN_OUT_BITS, HashPage, PageEntry, SLOTS, Segment, Set, Tags,
+};
 use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
 use crate::shared::{OrLost, Range, Read, build, log, log_with, open, range, span};
 use cenote::persist::Persist;
@@ -19,33 +21,33 @@ struct Split<K, V> {
     /// Number of the new bucket.
     bucket: u64,
     /// Pages of the old bucket, with the slots whose entries move.
-    moves: Vec<(Ptr<Page<K, V>>, Set)>,
+    moves: Vec<(Ptr<HashPage<K, V>>, Set)>,
 }
 
 /// Where the new entry goes.
-enum Target<K, V> {
+enum InsertTarget<K, V> {
     /// An unused slot.
-    Slot(Ptr<Page<K, V>>, usize),
+    Slot(Ptr<HashPage<K, V>>, usize),
     /// A fresh page, in front of those that this link leads to.
-    Page(Ptr<Page<K, V>>, *mut Option<Ptr<Page<K, V>>>),
+    Page(Ptr<HashPage<K, V>>, *mut Option<Ptr<HashPage<K, V>>>),
     /// The new bucket; it is there already, at this place.
-    Done(*mut Entry<K, V>),
+    Done(*mut PageEntry<K, V>),
 }
 
 /// The first page of a new bucket, and the place of the entry that was put there last.
-type Built<K, V> = (Option<Ptr<Page<K, V>>>, *mut Entry<K, V>);
+type Built<K, V> = (Option<Ptr<HashPage<K, V>>>, *mut PageEntry<K, V>);
 
 /// How the new bucket gets into the tree.
 struct Grown<K, V> {
     /// Its pages.
-    first: Option<Ptr<Page<K, V>>>,
+    first: Option<Ptr<HashPage<K, V>>>,
     attach: Attach<K, V>,
 }
 
 /// Where a new bucket is linked.
 enum Attach<K, V> {
     /// In a segment that is there.
-    Segment(*mut Option<Ptr<Page<K, V>>>),
+    Segment(*mut Option<Ptr<HashPage<K, V>>>),
     /// In a fresh segment, with fresh directories above it, linked here.
     Child(*mut Option<Ptr<Segment<K, V>>>, Ptr<Segment<K, V>>),
     /// The same, as second child of a fresh root.
@@ -67,11 +69,11 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // before it is written.
         unsafe {
             if let Some((page, slot)) = header.find::<K>(hash, &key).or_lost(tx)? {
-                let place = &raw mut (*Page::place(page, slot)).value;
+                let place = &raw mut (*HashPage::place(page, slot)).value;
                 log(tx, &[range(place)])?;
                 return Ok(Some(place.replace(value)));
             }
-            self.add(tx, &header, hash, Entry { key, value }).map(|_| None)
+            self.add(tx, &header, hash, PageEntry { key, value }).map(|_| None)
         }
     }
 
@@ -85,8 +87,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
         hash: u64,
-        entry: Entry<K, V>,
-    ) -> Result<*mut Entry<K, V>> {
+        entry: PageEntry<K, V>,
+    ) -> Result<*mut PageEntry<K, V>> {
         // SAFETY: live blocks of a pool that is held, by contract. What is written was logged, or
         // is fresh.
         unsafe {
@@ -100,18 +102,18 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                         log(
                             tx,
                             &[
-                                range(Page::place(page, slot)),
+                                range(HashPage::place(page, slot)),
                                 range(place!(page, tags)),
                                 range(len),
                             ],
                         )?;
-                        Page::put(page, slot, Tags::of(hash), entry)
+                        HashPage::put(page, slot, Tags::of(hash), entry)
                     }
                     None => {
                         let page = self.fresh_page(tx, *link, hash, entry)?;
                         log_with(tx, page, &[range(link), range(len)])?;
                         *link = Some(page);
-                        Page::place(page, 0)
+                        HashPage::place(page, 0)
                     }
                 },
                 None => {
@@ -125,7 +127,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                         Ok((page, segment))
                     })?;
                     (*self.header.as_ptr()).segment = Some(segment);
-                    Page::place(page, 0)
+                    HashPage::place(page, 0)
                 }
             };
             *len += 1;
@@ -159,14 +161,14 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     unsafe fn fresh_page(
         self,
         tx: &mut Tx<'_>,
-        next: Option<Ptr<Page<K, V>>>,
+        next: Option<Ptr<HashPage<K, V>>>,
         hash: u64,
-        entry: Entry<K, V>,
-    ) -> Result<Ptr<Page<K, V>>> {
+        entry: PageEntry<K, V>,
+    ) -> Result<Ptr<HashPage<K, V>>> {
         // SAFETY: the header is live by contract; the page is fresh and empty.
         unsafe {
-            let page = tx.alloc_near(self.header, Page::new(next))?;
-            Page::put(page, 0, Tags::of(hash), entry);
+            let page = tx.alloc_near(self.header, HashPage::new(next))?;
+            HashPage::put(page, 0, Tags::of(hash), entry);
             Ok(page)
         }
     }
@@ -180,8 +182,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
         hash: u64,
-        entry: Entry<K, V>,
-    ) -> Result<*mut Entry<K, V>> {
+        entry: PageEntry<K, V>,
+    ) -> Result<*mut PageEntry<K, V>> {
         // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh;
         // between the first write and the last nothing fails.
         unsafe {
@@ -196,19 +198,19 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
 
             for &(page, moved) in &split.moves {
                 for slot in moved {
-                    Page::place(page, slot).write_bytes(0, 1);
+                    HashPage::place(page, slot).write_bytes(0, 1);
                 }
                 (*page.as_ptr()).tags = page.as_ref().tags.without(moved);
             }
             let place = match (target, entry) {
-                (Target::Slot(page, slot), Some(entry)) => {
-                    Page::put(page, slot, Tags::of(hash), entry)
+                (InsertTarget::Slot(page, slot), Some(entry)) => {
+                    HashPage::put(page, slot, Tags::of(hash), entry)
                 }
-                (Target::Page(page, link), Some(entry)) => {
+                (InsertTarget::Page(page, link), Some(entry)) => {
                     *link = Some(page);
-                    Page::put(page, 0, Tags::of(hash), entry)
+                    HashPage::put(page, 0, Tags::of(hash), entry)
                 }
-                (Target::Done(place), _) => place,
+                (InsertTarget::Done(place), _) => place,
                 (_, None) => unreachable!("an entry that is in the new bucket has no other target"),
             };
             let header = &mut *self.header.as_ptr();
@@ -238,8 +240,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         header: &HashHeader<K, V>,
         split: &Split<K, V>,
         home: u64,
-        newcomer: Option<(u8, Entry<K, V>)>,
-    ) -> Result<(Grown<K, V>, Target<K, V>)> {
+        newcomer: Option<(u8, PageEntry<K, V>)>,
+    ) -> Result<(Grown<K, V>, InsertTarget<K, V>)> {
         // SAFETY: live blocks of a pool that is held; those written to are fresh.
         unsafe {
             // 1. Fresh blocks.
@@ -247,32 +249,32 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             let (first, last_put) = self.build_bucket(tx, split, newcomer)?;
             let grown = Grown { first, attach: self.build_link(tx, header, split.bucket, first)? };
             let target = if is_new {
-                Target::Done(last_put)
+                InsertTarget::Done(last_put)
             } else if let Some((page, slot)) = self.find_target(header, split, home).or_lost(tx)? {
-                Target::Slot(page, slot)
+                InsertTarget::Slot(page, slot)
             } else {
                 let Some(link) = header.link(home).or_lost(tx)? else {
                     unreachable!("every bucket but the first has a segment")
                 };
-                Target::Page(tx.alloc_near(self.header, Page::new(*link))?, link)
+                InsertTarget::Page(tx.alloc_near(self.header, HashPage::new(*link))?, link)
             };
 
             // 2. The log.
             let mut ranges: Vec<Range> = Vec::with_capacity(12);
             for &(page, moved) in split.moves.iter().filter(|(_, moved)| !moved.is_empty()) {
-                if size_of::<Entry<K, V>>() <= WHOLE_SIZE_MAX {
+                if size_of::<PageEntry<K, V>>() <= WHOLE_SIZE_MAX {
                     ranges.push(range(page.as_ptr()));
                 } else {
                     ranges.push(range(place!(page, tags)));
-                    ranges.extend(moved.map(|slot| range(Page::place(page, slot))));
+                    ranges.extend(moved.map(|slot| range(HashPage::place(page, slot))));
                 }
             }
             match target {
-                Target::Slot(page, slot) => {
-                    ranges.extend([range(Page::place(page, slot)), range(place!(page, tags))]);
+                InsertTarget::Slot(page, slot) => {
+                    ranges.extend([range(HashPage::place(page, slot)), range(place!(page, tags))]);
                 }
-                Target::Page(_, link) => ranges.push(range(link)),
-                Target::Done(_) => {}
+                InsertTarget::Page(_, link) => ranges.push(range(link)),
+                InsertTarget::Done(_) => {}
             }
             match grown.attach {
                 Attach::Segment(link) => ranges.push(range(link)),
@@ -294,24 +296,25 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         self,
         tx: &mut Tx<'_>,
         split: &Split<K, V>,
-        newcomer: Option<(u8, Entry<K, V>)>,
+        newcomer: Option<(u8, PageEntry<K, V>)>,
     ) -> Result<Built<K, V>> {
-        let mut first: Option<Ptr<Page<K, V>>> = None;
+        let mut first: Option<Ptr<HashPage<K, V>>> = None;
         let mut last_put = core::ptr::null_mut();
         // SAFETY: slots in use of live pages; pages written to are fresh.
         unsafe {
             let moved = split.moves.iter().flat_map(|&(page, moved)| {
-                moved
-                    .map(move |slot| (page.as_ref().tags.tag(slot), Page::place(page, slot).read()))
+                moved.map(move |slot| {
+                    (page.as_ref().tags.tag(slot), HashPage::place(page, slot).read())
+                })
             });
             for (tag, entry) in moved.chain(newcomer) {
                 let (page, slot) = match first
                     .and_then(|page| Some((page, page.as_ref().tags.unused().first()?)))
                 {
                     Some(place) => place,
-                    None => (tx.alloc_near(self.header, Page::new(first))?, 0),
+                    None => (tx.alloc_near(self.header, HashPage::new(first))?, 0),
                 };
-                last_put = Page::put(page, slot, tag, entry);
+                last_put = HashPage::put(page, slot, tag, entry);
                 first = Some(page);
             }
         }
@@ -328,7 +331,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
         bucket: u64,
-        first: Option<Ptr<Page<K, V>>>,
+        first: Option<Ptr<HashPage<K, V>>>,
     ) -> Result<Attach<K, V>> {
         // SAFETY: live blocks of the levels that the height says; those written to are fresh.
         unsafe {
@@ -371,7 +374,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         bucket: u64,
         height: u32,
-        first: Option<Ptr<Page<K, V>>>,
+        first: Option<Ptr<HashPage<K, V>>>,
     ) -> Result<Ptr<Segment<K, V>>> {
         let mut pages = [None; FAN_OUT];
         pages[child_of(bucket, 0)] = first;
@@ -441,7 +444,7 @@ unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Read<Split<K, V>> {
 ///
 /// # Safety
 /// Live pages.
-unsafe fn unused<K, V>(mut next: Option<Ptr<Page<K, V>>>) -> Read<Option<Slot<K, V>>> {
+unsafe fn unused<K, V>(mut next: Option<Ptr<HashPage<K, V>>>) -> Read<Option<Slot<K, V>>> {
     while let Some(page) = next {
         // SAFETY: by contract.
         let content = unsafe { page.follow()? };

@@ -1,6 +1,6 @@
 //! Iteration over all entries, bucket by bucket, in no order that means anything.
 
-use super::page::{Entry, Page, Set};
+use super::page::{HashPage, PageEntry, Set};
 use super::{HashHeader, HashMap};
 use crate::shared::open;
 use cenote::lost::Faults;
@@ -14,7 +14,7 @@ pub struct Iter<'r, K, V> {
     header: &'r HashHeader<K, V>,
     /// The bucket after that of `page`.
     bucket: u64,
-    page: Option<&'r Page<K, V>>,
+    page: Option<&'r HashPage<K, V>>,
     /// Slots of `page` that are still to come.
     slots: Set,
     remaining: usize,
@@ -54,7 +54,10 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
 /// # Safety
 /// A live page, which does not change as long as `'r` lasts.
 #[inline(always)]
-unsafe fn readable<'r, K, V>(page: Ptr<Page<K, V>>, faults: &Faults) -> Option<&'r Page<K, V>> {
+unsafe fn readable<'r, K, V>(
+    page: Ptr<HashPage<K, V>>,
+    faults: &Faults,
+) -> Option<&'r HashPage<K, V>> {
     // SAFETY: passed on.
     faults.noted(unsafe { page.follow() })
 }
@@ -68,7 +71,7 @@ unsafe fn first_readable<'r, K, V>(
     header: &'r HashHeader<K, V>,
     bucket: u64,
     faults: &Faults,
-) -> Option<Option<&'r Page<K, V>>> {
+) -> Option<Option<&'r HashPage<K, V>>> {
     // SAFETY: passed on; links lead to live pages.
     faults.noted(unsafe { header.first_page(bucket) }.and_then(|page| match page {
         // SAFETY: as above.
@@ -79,7 +82,7 @@ unsafe fn first_readable<'r, K, V>(
 
 impl<'r, K, V> Iter<'r, K, V> {
     #[inline]
-    fn step(&mut self) -> Option<&'r Entry<K, V>> {
+    fn step(&mut self) -> Option<&'r PageEntry<K, V>> {
         loop {
             if let Some(page) = self.page {
                 if let Some(slot) = self.slots.next() {

@@ -5,7 +5,7 @@
 //! Each page is in one chain of one bucket, once, so no value is handed out twice. Pages are read
 //! through raw pointers, field by field, since values of them are borrowed.
 
-use super::page::{Page, Set};
+use super::page::{HashPage, Set};
 use super::{HashHeader, HashMap};
 use crate::shared::{self, Read, lines, log_many, open};
 use cenote::persist::Persist;
@@ -19,7 +19,7 @@ struct Pages<K, V> {
     header: HashHeader<K, V>,
     /// The bucket after that of `next`.
     bucket: u64,
-    next: Option<Ptr<Page<K, V>>>,
+    next: Option<Ptr<HashPage<K, V>>>,
 }
 
 impl<K, V> Clone for Pages<K, V> {
@@ -31,7 +31,7 @@ impl<K, V> Clone for Pages<K, V> {
 impl<K, V> Copy for Pages<K, V> {}
 
 /// A page, and its used slots.
-type Step<K, V> = (Ptr<Page<K, V>>, Set);
+type Step<K, V> = (Ptr<HashPage<K, V>>, Set);
 
 impl<K, V> Pages<K, V> {
     fn step(&mut self) -> Read<Option<Step<K, V>>> {
@@ -65,7 +65,7 @@ impl<K, V> Iterator for Pages<K, V> {
 /// All entries of a [`HashMap`], with values to be changed.
 pub struct IterMut<'t, K, V> {
     pages: Pages<K, V>,
-    page: Option<Ptr<Page<K, V>>>,
+    page: Option<Ptr<HashPage<K, V>>>,
     /// Slots of `page` that are still to come.
     slots: Set,
     remaining: usize,
@@ -85,12 +85,12 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
                 Ok((page, slots)) => (None, Some(page), slots),
                 Err(lost) => (Some(Err(lost)), None, Set::EMPTY),
             };
-            let whole = lines(size_of::<Page<K, V>>()) < slots.len() * lines(size_of::<V>());
+            let whole = lines(size_of::<HashPage<K, V>>()) < slots.len() * lines(size_of::<V>());
             let all = page.filter(|_| whole).map(|page| shared::range(page.as_ptr()));
             let each = if whole { Set::EMPTY } else { slots };
             // SAFETY: slots of a live page.
             let each = each.filter_map(move |slot| unsafe {
-                Some(shared::range(&raw mut (*Page::place(page?, slot)).value))
+                Some(shared::range(&raw mut (*HashPage::place(page?, slot)).value))
             });
             lost.into_iter().chain(all.into_iter().chain(each).map(Ok))
         });
@@ -119,7 +119,7 @@ impl<'t, K, V> Iterator for IterMut<'t, K, V> {
                 // SAFETY: an entry of a live page, logged, which is handed out once (see the
                 // module), while the transaction is borrowed exclusively.
                 return Some(unsafe {
-                    let entry = Page::place(page, slot);
+                    let entry = HashPage::place(page, slot);
                     (&(*entry).key, &mut (*entry).value)
                 });
             }

@@ -36,7 +36,7 @@ use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
-use page::{Directory, FAN_OUT, FAN_OUT_BITS, Page, Segment, Tags};
+use page::{Directory, FAN_OUT, FAN_OUT_BITS, HashPage, Segment, Tags};
 
 #[repr(C)]
 pub(crate) struct HashHeader<K, V> {
@@ -85,10 +85,10 @@ fn bucket_of(hash: u64, buckets: u64) -> u64 {
 }
 
 /// Where the first page of a bucket is linked.
-type Link<K, V> = *mut Option<Ptr<Page<K, V>>>;
+type Link<K, V> = *mut Option<Ptr<HashPage<K, V>>>;
 
 /// A page, and a slot of it.
-type Slot<K, V> = (Ptr<Page<K, V>>, usize);
+type Slot<K, V> = (Ptr<HashPage<K, V>>, usize);
 
 impl<K, V> HashHeader<K, V> {
     const fn empty(hash_key: [u64; 2]) -> Self {
@@ -138,7 +138,7 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn first_page(&self, bucket: u64) -> Read<Option<Ptr<Page<K, V>>>> {
+    unsafe fn first_page(&self, bucket: u64) -> Read<Option<Ptr<HashPage<K, V>>>> {
         // SAFETY: passed on; a link is live.
         unsafe { Ok(self.link(bucket)?.and_then(|link| *link)) }
     }
@@ -243,7 +243,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         self,
         reader: &'r impl Reader,
         key: &Q,
-    ) -> Result<Option<&'r page::Entry<K, V>>>
+    ) -> Result<Option<&'r page::PageEntry<K, V>>>
     where
         K: Borrow<Q>,
     {
@@ -316,7 +316,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         unsafe {
             let found = header.find(header.hash(key), key).or_lost(tx)?;
             let Some((page, slot)) = found else { return Ok(None) };
-            let value = &raw mut (*Page::place(page, slot)).value;
+            let value = &raw mut (*HashPage::place(page, slot)).value;
             log(tx, &[range(value)])?;
             Ok(Some(&mut *value))
         }

@@ -130,22 +130,22 @@ impl Iterator for Set {
 
 /// A key with its value.
 #[repr(C)]
-pub(crate) struct Entry<K, V> {
+pub(crate) struct PageEntry<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
 }
 
-persist_block!("cenote/HashEntry", Entry<K, V> { key: K, value: V });
+persist_block!("cenote/HashEntry", PageEntry<K, V> { key: K, value: V });
 
 /// See the module.
 #[repr(C)]
-pub(crate) struct Page<K, V> {
+pub(crate) struct HashPage<K, V> {
     pub(crate) tags: Tags,
-    pub(crate) next: Option<Ptr<Page<K, V>>>,
-    slots: [MaybeUninit<Entry<K, V>>; SLOTS],
+    pub(crate) next: Option<Ptr<HashPage<K, V>>>,
+    slots: [MaybeUninit<PageEntry<K, V>>; SLOTS],
 }
 
-impl<K, V> Page<K, V> {
+impl<K, V> HashPage<K, V> {
     pub(crate) const fn new(next: Option<Ptr<Self>>) -> Self {
         Self { tags: Tags::EMPTY, next, slots: [const { MaybeUninit::zeroed() }; SLOTS] }
     }
@@ -155,9 +155,9 @@ impl<K, V> Page<K, V> {
     /// # Safety
     /// `this` is live, and `slot` less than 7.
     #[inline]
-    pub(crate) unsafe fn place(this: Ptr<Self>, slot: usize) -> *mut Entry<K, V> {
+    pub(crate) unsafe fn place(this: Ptr<Self>, slot: usize) -> *mut PageEntry<K, V> {
         // SAFETY: inside the page.
-        unsafe { (&raw mut (*this.as_ptr()).slots).cast::<Entry<K, V>>().add(slot) }
+        unsafe { (&raw mut (*this.as_ptr()).slots).cast::<PageEntry<K, V>>().add(slot) }
     }
 
     /// The entry in a slot.
@@ -165,9 +165,9 @@ impl<K, V> Page<K, V> {
     /// # Safety
     /// The slot is in use.
     #[inline]
-    pub(crate) unsafe fn entry(&self, slot: usize) -> &Entry<K, V> {
+    pub(crate) unsafe fn entry(&self, slot: usize) -> &PageEntry<K, V> {
         // SAFETY: a used slot holds an entry.
-        unsafe { &*self.slots.as_ptr().cast::<Entry<K, V>>().add(slot) }
+        unsafe { &*self.slots.as_ptr().cast::<PageEntry<K, V>>().add(slot) }
     }
 
     /// Puts an entry into an unused slot, and returns its place.
@@ -179,8 +179,8 @@ impl<K, V> Page<K, V> {
         this: Ptr<Self>,
         slot: usize,
         tag: u8,
-        entry: Entry<K, V>,
-    ) -> *mut Entry<K, V> {
+        entry: PageEntry<K, V>,
+    ) -> *mut PageEntry<K, V> {
         // SAFETY: a slot of a live page.
         unsafe {
             let place = Self::place(this, slot);
@@ -195,7 +195,7 @@ impl<K, V> Page<K, V> {
     /// # Safety
     /// `this` is live, logged or fresh; the slot is in use.
     #[inline]
-    pub(crate) unsafe fn take(this: Ptr<Self>, slot: usize) -> Entry<K, V> {
+    pub(crate) unsafe fn take(this: Ptr<Self>, slot: usize) -> PageEntry<K, V> {
         // SAFETY: a used slot of a live page.
         unsafe {
             let place = Self::place(this, slot);
@@ -209,7 +209,7 @@ impl<K, V> Page<K, V> {
 
 // SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see
 // `shared`.
-unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
+unsafe impl<K: Persist, V: Persist> Persist for HashPage<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
@@ -220,17 +220,20 @@ unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
     fn describe(layout: &mut LayoutBuilder) {
         layout.field::<u64>("tags", offset_of!(Self, tags));
         layout.field::<Option<Ptr<Self>>>("next", offset_of!(Self, next));
-        layout.field::<[Entry<K, V>; SLOTS]>("slots", offset_of!(Self, slots));
+        layout.field::<[PageEntry<K, V>; SLOTS]>("slots", offset_of!(Self, slots));
     }
 }
 
 /// First pages of buckets that follow each other.
 #[repr(C)]
 pub(crate) struct Segment<K, V> {
-    pub(crate) pages: [Option<Ptr<Page<K, V>>>; FAN_OUT],
+    pub(crate) pages: [Option<Ptr<HashPage<K, V>>>; FAN_OUT],
 }
 
-persist_block!("cenote/HashSegment", Segment<K, V> { pages: [Option<Ptr<Page<K, V>>>; FAN_OUT] });
+persist_block!(
+    "cenote/HashSegment",
+    Segment<K, V> { pages: [Option<Ptr<HashPage<K, V>>>; FAN_OUT] }
+);
 
 /// A level above segments, or above directories.
 #[repr(C)]
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn records_are_accepted_and_sizes_fill_size_classes() {
-        Page::<[u8; 3], Ptr<u64>>::record().check().unwrap();
+        HashPage::<[u8; 3], Ptr<u64>>::record().check().unwrap();
         Segment::<u64, u64>::record().check().unwrap();
         let record = Directory::<u64, u64>::record();
         record.check().unwrap();
@@ -302,6 +305,6 @@ mod tests {
             record.variants[0].fields[0].offset as usize,
             offset_of!(Directory<u64, u64>, children)
         );
-        assert_eq!((size_of::<Page<u64, u64>>(), size_of::<Segment<u64, u64>>()), (128, 1024));
+        assert_eq!((size_of::<HashPage<u64, u64>>(), size_of::<Segment<u64, u64>>()), (128, 1024));
     }
 }

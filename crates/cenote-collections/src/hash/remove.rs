@@ -1,7 +1,7 @@
 //! Removal: one slot and the tags. A page that gets empty leaves a chain of several; the number of
 //! buckets stays.
 
-use super::page::{Entry, Page, Set};
+use super::page::{HashPage, PageEntry, Set};
 use super::{HashHeader, HashMap, bucket_of};
 use crate::shared::{OrLost, log, log_and_free, open, range};
 use cenote::persist::Persist;
@@ -56,7 +56,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
         hash: u64,
-        page: Ptr<Page<K, V>>,
+        page: Ptr<HashPage<K, V>>,
         slot: usize,
     ) -> Result<(K, V)> {
         // SAFETY: live blocks of a pool that is held, by contract; what is written was logged. A
@@ -78,12 +78,12 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
                 log_and_free(tx, self.header, page, &[range(link), len])?;
                 *link = page.as_ref().next;
                 (*self.header.as_ptr()).len -= 1;
-                let Entry { key, value } = Page::place(page, slot).read();
+                let PageEntry { key, value } = HashPage::place(page, slot).read();
                 return Ok((key, value));
             }
-            log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), len])?;
+            log(tx, &[range(HashPage::place(page, slot)), range(place!(page, tags)), len])?;
             (*self.header.as_ptr()).len -= 1;
-            let Entry { key, value } = Page::take(page, slot);
+            let PageEntry { key, value } = HashPage::take(page, slot);
             Ok((key, value))
         }
     }
@@ -114,7 +114,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     unsafe fn retain_in(
         self,
         tx: &mut Tx<'_>,
-        page: Ptr<Page<K, V>>,
+        page: Ptr<HashPage<K, V>>,
         keep: &mut impl FnMut(&K, &V) -> bool,
     ) -> Result<()> {
         // SAFETY: by contract; logged before it is written.
@@ -130,7 +130,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
             }
             log(tx, &[range(page.as_ptr()), range(place!(self.header, len))])?;
             for slot in doomed {
-                Page::take(page, slot);
+                HashPage::take(page, slot);
             }
             (*self.header.as_ptr()).len -= doomed.len() as u64;
         }

@@ -1,7 +1,7 @@
 //! [`CursorMut`]: a place in a list. It borrows the transaction, so nothing else can change the
 //! list meanwhile, and the node under the cursor stays in it.
 
-use super::{List, ListHeader, Node, value_mut};
+use super::{List, ListHeader, ListNode, value_mut};
 use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -13,7 +13,7 @@ pub struct CursorMut<'t, 'p, T> {
     list: List<T>,
     /// Of the current element; the length if it is the ghost.
     index: u64,
-    current: Option<Ptr<Node<T>>>,
+    current: Option<Ptr<ListNode<T>>>,
 }
 
 impl<T: Persist> List<T> {
@@ -49,7 +49,7 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     }
 
     /// The current node, which can be read.
-    fn node(&self) -> Result<Option<&Node<T>>> {
+    fn node(&self) -> Result<Option<&ListNode<T>>> {
         // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
         self.current.map(|node| unsafe { node.follow() }.or_lost(self.tx)).transpose()
     }

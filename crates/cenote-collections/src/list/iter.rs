@@ -1,6 +1,6 @@
 //! Iterators over a list, from both ends.
 
-use super::Node;
+use super::ListNode;
 use crate::shared::Read;
 use cenote::Ptr;
 use cenote::lost::Faults;
@@ -9,8 +9,8 @@ use core::marker::PhantomData;
 
 /// Iterates over a [`List`](super::List).
 pub struct Iter<'r, T> {
-    pub(super) first: Option<Ptr<Node<T>>>,
-    pub(super) last: Option<Ptr<Node<T>>>,
+    pub(super) first: Option<Ptr<ListNode<T>>>,
+    pub(super) last: Option<Ptr<ListNode<T>>>,
     pub(super) remaining: usize,
     pub(super) faults: &'r Faults,
     pub(super) elements: PhantomData<&'r T>,
@@ -19,9 +19,9 @@ pub struct Iter<'r, T> {
 impl<'r, T> Iter<'r, T> {
     /// A node; `None`, and the end, if it cannot be read.
     #[inline(always)]
-    fn node(&mut self, node: Option<Ptr<Node<T>>>) -> Option<&'r Node<T>> {
+    fn node(&mut self, node: Option<Ptr<ListNode<T>>>) -> Option<&'r ListNode<T>> {
         // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r Node<T>> = unsafe { node?.follow() };
+        let node: Read<&'r ListNode<T>> = unsafe { node?.follow() };
         if node.is_err() {
             self.remaining = 1;
         }
@@ -79,8 +79,8 @@ impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
 /// Iterates over a [`List`](super::List), whose elements may be changed. Nodes are read through raw
 /// pointers, field by field, since values of them are borrowed.
 pub struct IterMut<'t, T> {
-    pub(super) first: Option<Ptr<Node<T>>>,
-    pub(super) last: Option<Ptr<Node<T>>>,
+    pub(super) first: Option<Ptr<ListNode<T>>>,
+    pub(super) last: Option<Ptr<ListNode<T>>>,
     pub(super) remaining: usize,
     pub(super) elements: PhantomData<&'t mut T>,
 }

@@ -26,7 +26,7 @@ const PAGE: u64 = 4096;
 
 /// What an operation came to.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum FoundAnswer {
     /// All that the pool holds of it.
     Answer(String),
     /// The page cannot be read.
@@ -41,38 +41,38 @@ fn is_of_page(error: &Error) -> bool {
     matches!(error, Error::Store(Unreadable { .. } | Sealed { .. } | MetadataLost(_)))
 }
 
-fn found(what: &str, result: Option<Result<String>>) -> Found {
+fn found(what: &str, result: Option<Result<String>>) -> FoundAnswer {
     match result {
-        None => Found::NoneLeft,
-        Some(Ok(answer)) => Found::Answer(answer),
-        Some(Err(error)) if is_of_page(&error) => Found::Lost,
+        None => FoundAnswer::NoneLeft,
+        Some(Ok(answer)) => FoundAnswer::Answer(answer),
+        Some(Err(error)) if is_of_page(&error) => FoundAnswer::Lost,
         Some(Err(error)) => panic!("{what}: {error}"),
     }
 }
 
 /// Operation `number` that reads, in a view.
-fn in_view(pool: &Pool, number: usize) -> Found {
+fn in_view(pool: &Pool, number: usize) -> FoundAnswer {
     let view = match pool.read() {
         Ok(view) => view,
         Err(error) => return found("a view", Some(Err(error))),
     };
     let result = roots(&view).and_then(|all| reads(&view, &all, number).transpose());
     match (found(&format!("read {number}"), result.transpose()), view.finish()) {
-        (Found::Answer(answer), Ok(())) => Found::Answer(answer),
-        (Found::NoneLeft, Ok(())) => Found::NoneLeft,
+        (FoundAnswer::Answer(answer), Ok(())) => FoundAnswer::Answer(answer),
+        (FoundAnswer::NoneLeft, Ok(())) => FoundAnswer::NoneLeft,
         (_, Err(error)) if !is_of_page(&error) => panic!("read {number}: {error}"),
-        _ => Found::Lost,
+        _ => FoundAnswer::Lost,
     }
 }
 
 /// The same in a transaction, which commits.
-fn in_transaction(pool: &Pool, number: usize) -> Found {
+fn in_transaction(pool: &Pool, number: usize) -> FoundAnswer {
     let done = pool.write(|tx| -> Result<_> { reads(tx, &roots(tx)?, number).transpose() });
     found(&format!("read {number} of a transaction"), done.transpose())
 }
 
 /// Operation `number` that changes something, and is given up.
-fn changing(pool: &Pool, number: usize) -> Found {
+fn changing(pool: &Pool, number: usize) -> FoundAnswer {
     /// Why the transaction is given up: its answer, or what failed.
     struct Stop(Option<Result<String>>);
     impl From<Error> for Stop {
@@ -92,7 +92,7 @@ fn changing(pool: &Pool, number: usize) -> Found {
     });
     let Err(Stop(result)) = done else { panic!("change {number} was not given up") };
     match found(&format!("change {number}"), result) {
-        Found::Answer(answer) if answer == "LOST" => Found::Lost,
+        FoundAnswer::Answer(answer) if answer == "LOST" => FoundAnswer::Lost,
         found => found,
     }
 }
@@ -101,18 +101,18 @@ fn roots(reader: &impl Reader) -> Result<All> {
     Ok(*reader.get(reader.root::<All>()?.expect("a root"))?)
 }
 
-type Operation = fn(&Pool, usize) -> Found;
+type Operation = fn(&Pool, usize) -> FoundAnswer;
 const KINDS: [(&str, Operation); 3] =
     [("view", in_view), ("transaction", in_transaction), ("change", changing)];
 
 /// Every operation with its answer.
-fn answers(pool: &Pool) -> Vec<(&'static str, Operation, usize, Found)> {
+fn answers(pool: &Pool) -> Vec<(&'static str, Operation, usize, FoundAnswer)> {
     let mut all = Vec::new();
     for (kind, operation) in KINDS {
         for number in 0.. {
             match operation(pool, number) {
-                Found::NoneLeft => break,
-                Found::Lost => panic!("{kind} {number}: the pool is whole"),
+                FoundAnswer::NoneLeft => break,
+                FoundAnswer::Lost => panic!("{kind} {number}: the pool is whole"),
                 answer => all.push((kind, operation, number, answer)),
             }
         }
@@ -169,7 +169,7 @@ fn while_open(dir: &Path) {
             let found = operation(&pool, *number);
             protect(page, libc::PROT_READ | libc::PROT_WRITE);
             match found {
-                Found::Lost => lost += 1,
+                FoundAnswer::Lost => lost += 1,
                 found => {
                     assert!(found == *answer, "page {page:#x}, {kind} {number}: another answer");
                     right += 1;
@@ -236,7 +236,7 @@ fn before_it_is_opened(dir: &Path) {
                 }
                 println!("page {page}, {kind} {number}");
                 match operation(&pool, *number) {
-                    Found::Lost => lost += 1,
+                    FoundAnswer::Lost => lost += 1,
                     found => {
                         assert!(found == *answer, "page {page}, {kind} {number}: another answer")
                     }

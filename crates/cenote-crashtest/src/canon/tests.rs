@@ -33,7 +33,7 @@ fn what_recovery_does_not_look_at_is_left_out_and_nothing_else() {
         assert!(image.overwrite(name, offset, &with.to_le_bytes()));
         image
     };
-    let undo = entries.iter().rfind(|e| e.kind == Kind::Undo).expect("an undo entry");
+    let undo = entries.iter().rfind(|e| e.kind == EntryKind::Undo).expect("an undo entry");
     let heap = heap_of(&at, undo.addr).expect("its puddle");
     let offset = undo.addr - heap.addr;
     let marks = heap.parts.marks[0].clone();

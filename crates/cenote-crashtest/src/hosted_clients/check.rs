@@ -1,6 +1,6 @@
 //! Opens an image as the next daemon or program does, and compares it with what may be found.
 
-use super::{HALF, Known, Shadowed, client, file_in, hosting, options, text, words};
+use super::{HALF, KnownClients, Shadowed, client, file_in, hosting, options, text, words};
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::Uuid;
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
@@ -26,7 +26,7 @@ impl Check {
     pub(super) fn image(
         &self,
         image: &Image,
-        may: &[Known],
+        may: &[KnownClients],
         (lost, power): (bool, bool),
         lives: bool,
     ) -> Result<(), String> {
@@ -81,7 +81,7 @@ impl Check {
         sim: &SimMedium,
         store: &Store,
         damage: &[Damage],
-        known: &Known,
+        known: &KnownClients,
         (lost, power): (bool, bool),
     ) -> Result<(), String> {
         let names: BTreeSet<String> =
@@ -143,11 +143,11 @@ impl Check {
 
 /// Clients that live are known; they end here, without a goodbye. Returns what is wrong with their
 /// logs.
-fn end_clients(store: &Store, may: &[Known]) -> Result<Vec<Damage>, String> {
+fn end_clients(store: &Store, may: &[KnownClients]) -> Result<Vec<Damage>, String> {
     let mut damage = Vec::new();
     let there: BTreeSet<Uuid> =
         store.hosted_clients().iter().map(|hosted_client| hosted_client.client).collect();
-    let known = |k: &Known| {
+    let known = |k: &KnownClients| {
         k.hosted_clients.keys().all(|hosted_client| {
             there.contains(&client(*hosted_client)) || k.pools.values().any(|p| p.aside)
         })

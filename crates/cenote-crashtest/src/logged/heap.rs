@@ -2,7 +2,7 @@
 //! sub-heaps; the third has a puddle of metadata.
 
 use super::backing::{SimBacking, window_len};
-use super::{Do, End, Held, Subject, text};
+use super::{Do, Held, Subject, TransactionEnd, text};
 use cenote_heap::Backing;
 use cenote_heap::logged::{HeapLog, LoggedHeap, LoggedOptions};
 use cenote_layout::id::TypeId;
@@ -164,13 +164,13 @@ impl WholeHeap {
                 }
                 for (i, &(cpu, size)) in allocs.iter().enumerate() {
                     CPU.set(cpu);
-                    let is_last = end == End::WithLast && i + 1 == allocs.len();
+                    let is_last = end == TransactionEnd::WithLast && i + 1 == allocs.len();
                     log.alloc(size, 1, kind, is_last).map_err(text)?;
                 }
                 match end {
-                    End::Commit => log.commit().map_err(text)?,
-                    End::Abort => log.abort().map_err(text)?,
-                    End::WithLast => {}
+                    TransactionEnd::Commit => log.commit().map_err(text)?,
+                    TransactionEnd::Abort => log.abort().map_err(text)?,
+                    TransactionEnd::WithLast => {}
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! One sub-heap in two files.
 
 use super::backing::{SimBacking, window_len};
-use super::{Do, End, Held, Subject, text};
-use cenote_heap::logged::{MicroLog, Place, Region, SubHeap};
+use super::{Do, Held, Subject, TransactionEnd, text};
+use cenote_heap::logged::{MicroLog, Region, SubHeap, SubHeapPlace};
 use cenote_heap::{Backing, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::SubHeapGeometry;
@@ -32,13 +32,13 @@ impl std::fmt::Debug for OneSubHeap {
     }
 }
 
-fn place(backing: &SimBacking) -> Place {
+fn place(backing: &SimBacking) -> SubHeapPlace {
     let region = |extent: &cenote_heap::Extent| {
         let (puddle, base) = (extent.index, extent.addr);
         Region { puddle, base, from: 0, len: extent.size }
     };
     let extents = backing.extents();
-    Place { data: region(&extents[0]), metadata: region(&extents[1]) }
+    SubHeapPlace { data: region(&extents[0]), metadata: region(&extents[1]) }
 }
 
 impl Subject for OneSubHeap {
@@ -145,13 +145,13 @@ impl Run<'_> {
                     self.log.free(addr).map_err(text)?;
                 }
                 for (i, &size) in sizes.iter().enumerate() {
-                    let is_last = end == End::WithLast && i + 1 == sizes.len();
+                    let is_last = end == TransactionEnd::WithLast && i + 1 == sizes.len();
                     self.log.alloc(size, 1, kind, is_last).map_err(text)?;
                 }
                 match end {
-                    End::Commit => self.log.commit().map_err(text)?,
-                    End::Abort => self.log.abort().map_err(text)?,
-                    End::WithLast => {}
+                    TransactionEnd::Commit => self.log.commit().map_err(text)?,
+                    TransactionEnd::Abort => self.log.abort().map_err(text)?,
+                    TransactionEnd::WithLast => {}
                 }
             }
         }
@@ -166,7 +166,7 @@ fn allocations_until_growth() -> Result<u32, String> {
     let base = backing.take(len).map_err(text)?.addr;
     let metadata = Region { puddle: 1, base, from: 0, len };
     let base = backing.extents()[0].addr;
-    let place = Place { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata };
+    let place = SubHeapPlace { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata };
     // SAFETY: two puddles of memory of this function's own, which the sub-heap keeps.
     let heap = unsafe { SubHeap::format(backing, &place, 0, LANES) }.map_err(text)?;
     heap.alloc_apart(8192, 1, TypeId(1)).map_err(text)?;

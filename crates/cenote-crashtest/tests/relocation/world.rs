@@ -302,13 +302,13 @@ impl World {
 
 /// What is to be there after each step: by transactions, and by psyncs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct ExpectedState {
     pub(super) written: BTreeMap<String, Content>,
     pub(super) psynced: BTreeMap<String, Content>,
     pub(super) shadowed: BTreeMap<String, bool>,
 }
 
-impl State {
+impl ExpectedState {
     pub(super) fn first() -> Self {
         let all: BTreeMap<String, Content> =
             NAMES.map(|name| (name.to_string(), (1, 1, false))).into();
@@ -363,9 +363,9 @@ impl State {
 }
 
 /// Runs a script; the simulation's note says how many steps are done.
-pub(super) fn history(sim: &Arc<SimMedium>, steps: &[Step]) -> Result<Vec<State>, String> {
+pub(super) fn history(sim: &Arc<SimMedium>, steps: &[Step]) -> Result<Vec<ExpectedState>, String> {
     let mut world = World::open(sim)?;
-    let mut states = vec![State::first()];
+    let mut states = vec![ExpectedState::first()];
     sim.note(0);
     for (done, step) in steps.iter().enumerate() {
         if matches!(step, Die | Meet | CloseAndMeet) {
@@ -391,7 +391,7 @@ pub(super) fn history(sim: &Arc<SimMedium>, steps: &[Step]) -> Result<Vec<State>
 
 pub(super) fn verify(
     sim: &Arc<SimMedium>,
-    states: &[State],
+    states: &[ExpectedState],
     kind: CrashKind,
     note: u64,
     level: Durability,
@@ -406,7 +406,7 @@ pub(super) fn verify(
 /// reader, which changes nothing.
 pub(super) fn verify_where_taken(
     image: &Image,
-    states: &[State],
+    states: &[ExpectedState],
     kind: CrashKind,
     level: Durability,
 ) -> Result<(), String> {
@@ -451,7 +451,7 @@ pub(super) fn verify_where_taken(
 
 pub(super) fn compare(
     contents: BTreeMap<String, Option<Content>>,
-    states: &[State],
+    states: &[ExpectedState],
     kind: CrashKind,
     note: u64,
     level: Durability,

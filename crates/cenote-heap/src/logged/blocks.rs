@@ -5,7 +5,7 @@
 //! found, or allocated without a transaction, has a mark that decides nothing.
 
 use super::error::AllocRefused;
-use super::members::{LoggedHeap, Member};
+use super::members::{LoggedHeap, SubHeapMember};
 use super::tickets::{CLEARED, TO_CLEAR, TO_SET};
 use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Mark, Taking};
@@ -39,7 +39,7 @@ fn address(block: &Block) -> u64 {
 
 impl<G: Backing> LoggedHeap<G> {
     /// The sub-heap of a block, and the ticket about it; `None`: no ticket is.
-    fn ticket_of(&self, block: &Block) -> Option<(&Member<G>, u32)> {
+    fn ticket_of(&self, block: &Block) -> Option<(&SubHeapMember<G>, u32)> {
         if !block.has_ticket {
             return None;
         }

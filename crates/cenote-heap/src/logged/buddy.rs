@@ -6,7 +6,7 @@
 //! to log in each split and merge.
 
 use super::error::Fault;
-use super::plan::{Found, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{BlockRecord, BlockState, CLASS_MAX, CLASS_MIN, units_of};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
@@ -31,10 +31,14 @@ pub(crate) fn cover(from: u64, end: u64) -> impl Iterator<Item = BlockRecord> {
     })
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// Plans an allocated block of a class, and the free blocks that are left of the one that it is
     /// split from.
-    pub(crate) fn allocate_record(&mut self, class: u8, type_id: TypeId) -> Result<Found, Fault> {
+    pub(crate) fn allocate_record(
+        &mut self,
+        class: u8,
+        type_id: TypeId,
+    ) -> Result<FoundRecord, Fault> {
         let from = self.class_with_blocks(class)?.ok_or(Fault::NoBlock)?;
         let mut found = self.oldest(from)?;
         self.unlink(&found)?;
@@ -54,14 +58,14 @@ impl Plan<'_> {
     }
 
     /// Plans that an allocated block is free.
-    pub(crate) fn release(&mut self, found: Found) -> Result<(), Fault> {
+    pub(crate) fn release(&mut self, found: FoundRecord) -> Result<(), Fault> {
         let (unit, class) = (found.record.unit(), found.record.class());
         let record = BlockRecord::new(unit, class, BlockState::Free, TypeId::UNTYPED);
-        self.append(Found { record, ..found })
+        self.append(FoundRecord { record, ..found })
     }
 
     /// The free buddy of a free block, if its buddy is one free block, of the same part.
-    pub(crate) fn free_buddy(&mut self, found: &Found) -> Result<Option<Found>, Fault> {
+    pub(crate) fn free_buddy(&mut self, found: &FoundRecord) -> Result<Option<FoundRecord>, Fault> {
         let record = &found.record;
         let unit = record.unit() ^ record.units();
         let range = self.data.range_of(record.unit());
@@ -78,21 +82,21 @@ impl Plan<'_> {
     }
 
     /// Plans that two free buddies are one block of the next class: the record of the left one.
-    pub(crate) fn merge(&mut self, one: Found, other: Found) -> Result<(), Fault> {
+    pub(crate) fn merge(&mut self, one: FoundRecord, other: FoundRecord) -> Result<(), Fault> {
         let (left, right) =
             if one.record.unit() < other.record.unit() { (one, other) } else { (other, one) };
         self.unlink(&left)?;
         // Unlinking the left one may have changed links of the right one.
-        let right = Found { record: self.record_in(right.slot)?, ..right };
+        let right = FoundRecord { record: self.record_in(right.slot)?, ..right };
         self.unlink(&right)?;
         self.erase(right.slot)?;
         let (unit, class) = (left.record.unit(), left.record.class() + 1);
         let record = BlockRecord::new(unit, class, BlockState::Free, TypeId::UNTYPED);
-        self.append(Found { record, ..left })
+        self.append(FoundRecord { record, ..left })
     }
 
     /// The block that `unit` lies in. Looks at one place for each class.
-    pub(crate) fn containing(&mut self, unit: u64) -> Result<Option<Found>, Fault> {
+    pub(crate) fn containing(&mut self, unit: u64) -> Result<Option<FoundRecord>, Fault> {
         let mut tried = None;
         for class in CLASS_MIN..=CLASS_MAX {
             let first = unit & !(units_of(class) - 1);

@@ -7,9 +7,9 @@
 
 use super::data::DataPart;
 use super::error::{Damage, Fault};
-use super::plan::Plan;
+use super::plan::ChangePlan;
 use super::slab::GRAIN;
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use cenote_layout::logged::{
@@ -42,7 +42,7 @@ impl<G: Backing> SubHeap<G> {
         check_lists(&plan, &mut report);
         check_levels(&plan, records, &mut report);
         state.probes = probes;
-        let State { data, hidden, .. } = &*state;
+        let SubHeapState { data, hidden, .. } = &*state;
         report.blocks.retain(|block| {
             let grain = data.offset_of(block.addr).map(|offset| offset / GRAIN);
             !grain.is_some_and(|grain| hidden.contains(&grain))
@@ -62,7 +62,7 @@ impl SubHeapReport {
 }
 
 /// Goes through the blocks of a part as they lie. Says how many have a record.
-fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport) -> u64 {
+fn check_blocks(plan: &mut ChangePlan<'_>, part: &DataPart, report: &mut SubHeapReport) -> u64 {
     let (mut unit, mut records) = (part.unit, 0);
     let end = part.unit + part.units;
     while unit < end {
@@ -105,7 +105,7 @@ fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport
 
 /// The used slots of a slab.
 fn check_slab(
-    plan: &Plan<'_>,
+    plan: &ChangePlan<'_>,
     part: &DataPart,
     slot: u32,
     report: &mut SubHeapReport,
@@ -121,7 +121,7 @@ fn check_slab(
 }
 
 /// Follows all lists.
-fn check_lists(plan: &Plan<'_>, report: &mut SubHeapReport) {
+fn check_lists(plan: &ChangePlan<'_>, report: &mut SubHeapReport) {
     let mut listed = 0;
     for class in CLASS_MIN..=CLASS_MAX {
         let list = match plan.list(class) {
@@ -160,7 +160,7 @@ fn check_lists(plan: &Plan<'_>, report: &mut SubHeapReport) {
 }
 
 /// Looks at all slots of levels that are present.
-fn check_levels(plan: &Plan<'_>, records: u64, report: &mut SubHeapReport) {
+fn check_levels(plan: &ChangePlan<'_>, records: u64, report: &mut SubHeapReport) {
     let mut all = 0;
     for level in 0..LEVELS_MAX {
         let cell = LevelEntry::cell(level);

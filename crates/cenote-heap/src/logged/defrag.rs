@@ -5,8 +5,8 @@
 //! the same blocks are allocated.
 
 use super::error::{AllocRefused, Fault};
-use super::plan::{Found, Plan};
-use super::state::{State, SubHeap};
+use super::plan::{ChangePlan, FoundRecord};
+use super::state::{SubHeap, SubHeapState};
 use super::table::window;
 use crate::backing::Backing;
 use cenote_layout::logged::{BlockRecord, CLASS_MAX, CLASS_MIN, Cell};
@@ -18,7 +18,11 @@ const BATCH_CELLS: usize = 48;
 impl<G: Backing> SubHeap<G> {
     /// Merges free blocks of smaller classes until there is a free block of `class`. Says whether
     /// there is. Levels that lost all records are removed.
-    pub(crate) fn merge_for(&self, state: &mut State, class: u8) -> Result<bool, AllocRefused> {
+    pub(crate) fn merge_for(
+        &self,
+        state: &mut SubHeapState,
+        class: u8,
+    ) -> Result<bool, AllocRefused> {
         self.release_empty_slabs(state)?;
         let mut is_there =
             state.plan(&self.meta).class_with_blocks(class).map_err(Fault::damage)?.is_some();
@@ -36,12 +40,12 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Merges all free blocks that can be.
-    pub(crate) fn merge_all(&self, state: &mut State) -> Result<(), Fault> {
+    pub(crate) fn merge_all(&self, state: &mut SubHeapState) -> Result<(), Fault> {
         (CLASS_MIN..CLASS_MAX).try_for_each(|class| self.merge_class(state, class))
     }
 
     /// Merges all free buddies of one class.
-    fn merge_class(&self, state: &mut State, class: u8) -> Result<(), Fault> {
+    fn merge_class(&self, state: &mut SubHeapState, class: u8) -> Result<(), Fault> {
         let mut plan = state.plan(&self.meta);
         let list = plan.list(class)?;
         let (mut units, mut link) = (Vec::new(), list.head);
@@ -67,7 +71,11 @@ impl<G: Backing> SubHeap<G> {
 
     /// Makes room for the record of the block at `unit`: merges what frees a slot where the record
     /// may lie, or adds a level.
-    pub(crate) fn make_room(&self, state: &mut State, unit: u64) -> Result<(), AllocRefused> {
+    pub(crate) fn make_room(
+        &self,
+        state: &mut SubHeapState,
+        unit: u64,
+    ) -> Result<(), AllocRefused> {
         let before = state.levels;
         for slot in before.iter().flat_map(|level| window(unit, level)) {
             let merged = self
@@ -77,7 +85,7 @@ impl<G: Backing> SubHeap<G> {
                     let Some(record) = BlockRecord::from_raw(raw, cell) else { return Ok(false) };
                     // The record of the right one of two buddies goes.
                     match record.is_free() && record.unit() & record.units() != 0 {
-                        true => merge_pair(plan, Found { slot, record }),
+                        true => merge_pair(plan, FoundRecord { slot, record }),
                         false => Ok(false),
                     }
                 })
@@ -92,7 +100,7 @@ impl<G: Backing> SubHeap<G> {
 
 /// Plans the merge of the free block of `class` at `unit`, if it is still one, and its buddy is
 /// free.
-fn merge_at(plan: &mut Plan<'_>, unit: u64, class: u8) -> Result<bool, Fault> {
+fn merge_at(plan: &mut ChangePlan<'_>, unit: u64, class: u8) -> Result<bool, Fault> {
     match plan.find(unit)? {
         Some(found) if found.record.is_free() && found.record.class() == class => {
             merge_pair(plan, found)
@@ -101,7 +109,7 @@ fn merge_at(plan: &mut Plan<'_>, unit: u64, class: u8) -> Result<bool, Fault> {
     }
 }
 
-fn merge_pair(plan: &mut Plan<'_>, found: Found) -> Result<bool, Fault> {
+fn merge_pair(plan: &mut ChangePlan<'_>, found: FoundRecord) -> Result<bool, Fault> {
     let Some(buddy) = plan.free_buddy(&found)? else { return Ok(false) };
     plan.merge(found, buddy)?;
     Ok(true)

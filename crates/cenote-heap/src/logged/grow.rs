@@ -22,8 +22,8 @@ use super::buddy::class_for;
 use super::cells::zero;
 use super::data::Region;
 use super::error::{AllocRefused, LoggedError, SubHeapError};
-use super::make::Place;
-use super::members::{LoggedHeap, Member, UNKNOWN, hang};
+use super::make::SubHeapPlace;
+use super::members::{LoggedHeap, SubHeapMember, UNKNOWN, hang};
 use super::spares::PUDDLE_UNIT;
 use super::state::SubHeap;
 use crate::backing::Backing;
@@ -41,7 +41,8 @@ const DOUBLING: u64 = 32 << 20;
 const TRIES: u32 = 8;
 
 /// What needs room in a sub-heap, of which it is told the number.
-pub(crate) type Act<'a, G> = dyn FnMut(u32, &Member<G>) -> Result<BlockInfo, AllocRefused> + 'a;
+pub(crate) type Act<'a, G> =
+    dyn FnMut(u32, &SubHeapMember<G>) -> Result<BlockInfo, AllocRefused> + 'a;
 
 /// Bytes of the smallest puddle that has a block of a class.
 fn puddle_for(class: u8) -> u64 {
@@ -60,7 +61,7 @@ impl<G: Backing> LoggedHeap<G> {
     /// Finds a CPU its sub-heap: the one with its number, which is made if it is not there; if it
     /// cannot be made, another.
     #[cold]
-    pub(crate) fn settle_in(&self, cpu: u32) -> Result<(u32, &Member<G>), AllocRefused> {
+    pub(crate) fn settle_in(&self, cpu: u32) -> Result<(u32, &SubHeapMember<G>), AllocRefused> {
         let made = match self.member(cpu) {
             Some(_) => Ok(()),
             None => self.make_sub_heap(cpu),
@@ -110,7 +111,7 @@ impl<G: Backing> LoggedHeap<G> {
             // SAFETY: the region is in a puddle of the pool, mapped, and no sub-heap names it.
             unsafe { zero(metadata.addr(), metadata.len, &*self.backing) };
         }
-        let place = Place { data: Region::body(&data), metadata };
+        let place = SubHeapPlace { data: Region::body(&data), metadata };
         let (backing, geometry) = (Arc::clone(&self.backing), self.root.geometry);
         // SAFETY: both regions lie in puddles of the pool that no sub-heap names, or are this
         // sub-heap's part of the root puddle; the metadata are zeros.
@@ -189,7 +190,12 @@ impl<G: Backing> LoggedHeap<G> {
     }
 
     /// Adds data to a sub-heap that has no block of `size` bytes, unless another thread just did.
-    fn add_data_to(&self, number: u32, member: &Member<G>, size: u64) -> Result<(), AllocRefused> {
+    fn add_data_to(
+        &self,
+        number: u32,
+        member: &SubHeapMember<G>,
+        size: u64,
+    ) -> Result<(), AllocRefused> {
         let class = class_for(size).ok_or(AllocRefused::Full { size })?;
         let before = member.heap.data_bytes();
         let mut growth = self.growth();
@@ -211,7 +217,7 @@ impl<G: Backing> LoggedHeap<G> {
     }
 
     /// Adds levels to the table of a sub-heap.
-    fn add_levels_to(&self, member: &Member<G>) -> Result<(), AllocRefused> {
+    fn add_levels_to(&self, member: &SubHeapMember<G>) -> Result<(), AllocRefused> {
         let before = member.heap.next_levels().ok_or(AllocRefused::TableFull)?;
         let mut growth = self.growth();
         if member.heap.next_levels() != Some(before) {

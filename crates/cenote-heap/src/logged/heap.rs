@@ -14,8 +14,8 @@
 use super::data::Region;
 use super::error::{AllocRefused, Damage, FreeRefused, LoggedError};
 use super::make::Recovered;
-use super::members::{LoggedHeap, LoggedOptions, METADATA, Member, UNKNOWN, hang};
-use super::root::Root;
+use super::members::{LoggedHeap, LoggedOptions, METADATA, SubHeapMember, UNKNOWN, hang};
+use super::root::HeapRoot;
 use super::spares::Growth;
 use super::state::SubHeap;
 use super::sub_heap::SubHeapStats;
@@ -44,7 +44,7 @@ impl<G: Backing> LoggedHeap<G> {
         let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size });
         let made = geometry.and_then(|geometry| {
             // SAFETY: the root puddle is mapped, and this heap has claimed it.
-            unsafe { Root::make(&backing, root, geometry) }
+            unsafe { HeapRoot::make(&backing, root, geometry) }
         });
         let extents = backing.extents();
         Self::with(backing, made, root, options, extents)
@@ -62,7 +62,7 @@ impl<G: Backing> LoggedHeap<G> {
         let (backing, root) = Self::claim(backing)?;
         let extents = backing.extents();
         // SAFETY: the root puddle is mapped, and this heap has claimed it.
-        let opened = unsafe { Root::open(&backing, root) };
+        let opened = unsafe { HeapRoot::open(&backing, root) };
         let heap = Self::with(backing, opened, root, options, extents.clone())?;
         let mut recovered = Recovered::default();
         heap.attach_all(&extents, &mut recovered)?;
@@ -82,12 +82,12 @@ impl<G: Backing> LoggedHeap<G> {
         let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size })?;
         // SAFETY: the root puddle is mapped, and this heap has claimed it.
         let opened = unsafe {
-            match Root::is_unmade(root) {
+            match HeapRoot::is_unmade(root) {
                 Ok(true) if extents.len() == 1 && is_writable => {
-                    Root::make(&backing, root, geometry)
+                    HeapRoot::make(&backing, root, geometry)
                 }
-                Ok(true) if extents.len() == 1 => Root::unmade(root, geometry),
-                _ => Root::open(&backing, root),
+                Ok(true) if extents.len() == 1 => HeapRoot::unmade(root, geometry),
+                _ => HeapRoot::open(&backing, root),
             }
         };
         let heap = Self::with(backing, opened, root, options, extents.clone())?;
@@ -118,7 +118,7 @@ impl<G: Backing> LoggedHeap<G> {
     /// A heap whose sub-heaps are not attached yet.
     fn with(
         backing: Arc<G>,
-        root: Result<Root, LoggedError>,
+        root: Result<HeapRoot, LoggedError>,
         extent: Extent,
         options: &LoggedOptions,
         extents: Vec<Extent>,
@@ -184,7 +184,7 @@ impl<G: Backing> LoggedHeap<G> {
 
     /// The sub-heap that a thread allocates from first.
     #[inline]
-    pub(crate) fn home(&self) -> Result<(u32, &Member<G>), AllocRefused> {
+    pub(crate) fn home(&self) -> Result<(u32, &SubHeapMember<G>), AllocRefused> {
         let cpu = (self.cpu)() % self.homes.len() as u32;
         let number = self.homes[cpu as usize].load(Ordering::Acquire);
         let (number, member) = match self.member(number) {

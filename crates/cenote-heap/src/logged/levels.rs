@@ -9,7 +9,7 @@
 //! slots were emptied by changes, so pages that were not given back are zeros too.
 
 use super::error::{AllocRefused, Fault};
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use crate::backing::Backing;
 use crate::error::BackingError;
 use cenote_layout::logged::LevelEntry;
@@ -17,7 +17,7 @@ use cenote_medium::planted::{Bug, Step, planted, reach};
 
 impl<G: Backing> SubHeap<G> {
     /// Adds the smallest level that is absent.
-    pub(crate) fn add_level(&self, state: &mut State) -> Result<(), AllocRefused> {
+    pub(crate) fn add_level(&self, state: &mut SubHeapState) -> Result<(), AllocRefused> {
         let level = state.levels.0.trailing_ones();
         let addr = self.meta.level_addr(level).ok_or(AllocRefused::TableFull)?;
         let (_, len) = self.meta.geometry.level_range(level);
@@ -31,7 +31,10 @@ impl<G: Backing> SubHeap<G> {
 
     /// Removes all levels but the first in which no record lies, and gives their space back. Says
     /// how many.
-    pub(crate) fn remove_empty_levels(&self, state: &mut State) -> Result<u32, RemoveFailed> {
+    pub(crate) fn remove_empty_levels(
+        &self,
+        state: &mut SubHeapState,
+    ) -> Result<u32, RemoveFailed> {
         let mut removed = 0;
         for level in state.levels.iter().filter(|&level| level != 0) {
             let entry: LevelEntry = state
@@ -55,7 +58,7 @@ impl<G: Backing> SubHeap<G> {
         Ok(removed)
     }
 
-    fn set_level(&self, state: &mut State, level: u32, to: u32) -> Result<(), Fault> {
+    fn set_level(&self, state: &mut SubHeapState, level: u32, to: u32) -> Result<(), Fault> {
         self.change(state, |plan| {
             let entry = LevelEntry { state: to, ..LevelEntry::default() };
             plan.change.write(plan.meta, LevelEntry::cell(level), &entry)

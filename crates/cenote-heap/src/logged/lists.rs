@@ -4,14 +4,14 @@
 //! while its list has an older one. Links name slots, plus 1; 0 ends a list.
 
 use super::error::Fault;
-use super::plan::{Found, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use cenote_layout::logged::{BlockRecord, CLASS_MAX, ListHead};
 use cenote_medium::planted::{Bug, planted};
 
 const HEAD: &str = "a list head does not fit its check, or its list";
 const LINK: &str = "a list of free blocks leads to what is no free block of its class";
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// The list of a class.
     pub(crate) fn list(&self, class: u8) -> Result<ListHead, Fault> {
         self.change.read(self.meta, ListHead::cell(class), HEAD)
@@ -32,23 +32,23 @@ impl Plan<'_> {
     }
 
     /// The record that a link of a class's list leads to.
-    pub(crate) fn linked(&self, link: u32, class: u8) -> Result<Found, Fault> {
+    pub(crate) fn linked(&self, link: u32, class: u8) -> Result<FoundRecord, Fault> {
         let bad = Fault::cell(ListHead::cell(class), LINK);
         let slot = link.checked_sub(1).ok_or(bad)?;
         let record: BlockRecord = self.record_in(slot)?;
         match record.is_free() && record.class() == class {
-            true => Ok(Found { slot, record }),
+            true => Ok(FoundRecord { slot, record }),
             false => Err(Fault::cell(self.meta.geometry.slot_cell(slot), LINK)),
         }
     }
 
     /// The oldest free block of a class; its list is not empty.
-    pub(crate) fn oldest(&self, class: u8) -> Result<Found, Fault> {
+    pub(crate) fn oldest(&self, class: u8) -> Result<FoundRecord, Fault> {
         self.linked(self.list(class)?.head, class)
     }
 
     /// Plans that a free block, which is in no list, is the newest of its class.
-    pub(crate) fn append(&mut self, mut found: Found) -> Result<(), Fault> {
+    pub(crate) fn append(&mut self, mut found: FoundRecord) -> Result<(), Fault> {
         let class = found.record.class();
         let mut list = self.list(class)?;
         if planted(Bug::FreedToHead) && list.head != 0 {
@@ -69,7 +69,7 @@ impl Plan<'_> {
     }
 
     /// What [`Bug::FreedToHead`] does instead.
-    fn prepend(&mut self, mut found: Found, mut list: ListHead) -> Result<(), Fault> {
+    fn prepend(&mut self, mut found: FoundRecord, mut list: ListHead) -> Result<(), Fault> {
         let class = found.record.class();
         let mut first = self.linked(list.head, class)?;
         first.record.prev = found.slot + 1;
@@ -82,7 +82,7 @@ impl Plan<'_> {
     }
 
     /// Plans that a free block is in no list; its record stays as it was, for the caller to plan.
-    pub(crate) fn unlink(&mut self, found: &Found) -> Result<(), Fault> {
+    pub(crate) fn unlink(&mut self, found: &FoundRecord) -> Result<(), Fault> {
         let BlockRecord { next, prev, .. } = found.record;
         let class = found.record.class();
         let mut list = self.list(class)?;

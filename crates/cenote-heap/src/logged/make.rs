@@ -15,7 +15,7 @@ use super::data::{DataParts, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::plan::Levels;
 use super::rooms::Slabs;
-use super::state::{Lane, State, SubHeap};
+use super::state::{Lane, SubHeap, SubHeapState};
 use super::undo::Undo;
 use super::used_tickets::Tickets;
 use crate::backing::{Backing, Extent};
@@ -32,7 +32,7 @@ use zerocopy::IntoBytes;
 
 /// Where the first parts of a sub-heap lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SubHeapPlace {
     /// Its data.
     pub data: Region,
     /// Its metadata: at least as many bytes as [`SubHeapGeometry`] asks for.
@@ -72,7 +72,7 @@ impl<G: Backing> SubHeap<G> {
     /// The regions do not fit, or the medium reports an error.
     pub unsafe fn format(
         backing: G,
-        place: &Place,
+        place: &SubHeapPlace,
         number: u32,
         lanes: u32,
     ) -> Result<Self, SubHeapError> {
@@ -89,7 +89,7 @@ impl<G: Backing> SubHeap<G> {
     /// As there.
     pub(crate) unsafe fn make(
         backing: G,
-        place: &Place,
+        place: &SubHeapPlace,
         number: u32,
         geometry: SubHeapGeometry,
     ) -> Result<Self, SubHeapError> {
@@ -224,7 +224,7 @@ impl<G: Backing> SubHeap<G> {
         let meta = unsafe { Metadata::new(metadata.addr(), geometry) };
         let (addr, needed) = (metadata.addr(), geometry.metadata_len);
         let region = SubHeapError::Region { region: "metadata", addr, len: metadata.len, needed };
-        let state = State {
+        let state = SubHeapState {
             undo: Undo::default(),
             change: Change::default(),
             levels: Levels::default(),
@@ -242,7 +242,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Adds a free block that has no record yet.
-    fn add_free(&self, state: &mut State, record: BlockRecord) -> Result<(), SubHeapError> {
+    fn add_free(&self, state: &mut SubHeapState, record: BlockRecord) -> Result<(), SubHeapError> {
         loop {
             let planned = self.change(state, |plan| {
                 let found = plan.insert(record)?;

@@ -4,7 +4,7 @@
 //! take it while it has the growth lock, not the other way round.
 
 use super::error::{FreeRefused, LoggedError};
-use super::root::Root;
+use super::root::HeapRoot;
 use super::spares::Growth;
 use super::state::SubHeap;
 use crate::backing::{Backing, Extent};
@@ -59,13 +59,13 @@ impl LoggedOptions {
 
 /// A sub-heap of a heap, in this process.
 #[derive(Debug)]
-pub(crate) struct Member<G: Backing> {
+pub(crate) struct SubHeapMember<G: Backing> {
     pub(crate) heap: SubHeap<Arc<G>>,
     /// Whether its memory was asked to be near the CPU, where that means anything.
     pub(crate) near: AtomicBool,
 }
 
-impl<G: Backing> Member<G> {
+impl<G: Backing> SubHeapMember<G> {
     pub(crate) const fn new(heap: SubHeap<Arc<G>>) -> Self {
         Self { heap, near: AtomicBool::new(false) }
     }
@@ -75,8 +75,8 @@ impl<G: Backing> Member<G> {
 #[derive(Debug)]
 pub struct LoggedHeap<G: Backing> {
     pub(crate) backing: Arc<G>,
-    pub(crate) root: Root,
-    pub(crate) members: Box<[OnceLock<Member<G>>]>,
+    pub(crate) root: HeapRoot,
+    pub(crate) members: Box<[OnceLock<SubHeapMember<G>>]>,
     /// By CPU: the sub-heap that its threads use; [`UNKNOWN`] before the first allocation there.
     pub(crate) homes: Box<[AtomicU32]>,
     pub(crate) growth: Mutex<Growth>,
@@ -114,7 +114,7 @@ impl<G: Backing> LoggedHeap<G> {
         // its backing, and each part lies in one puddle; all stores are those of writers.
         unsafe { heap.guard(self.protection, &self.what) };
         if let Some(place) = self.members.get(number as usize) {
-            let _ = place.set(Member::new(heap));
+            let _ = place.set(SubHeapMember::new(heap));
         }
         Ok(())
     }
@@ -130,12 +130,12 @@ impl<G: Backing> LoggedHeap<G> {
     }
 
     /// All sub-heaps.
-    pub(crate) fn members(&self) -> impl Iterator<Item = (u32, &Member<G>)> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = (u32, &SubHeapMember<G>)> {
         (0u32..).zip(&self.members).filter_map(|(number, place)| Some((number, place.get()?)))
     }
 
     #[inline]
-    pub(crate) fn member(&self, number: u32) -> Option<&Member<G>> {
+    pub(crate) fn member(&self, number: u32) -> Option<&SubHeapMember<G>> {
         self.members.get(number as usize)?.get()
     }
 
@@ -150,7 +150,7 @@ impl<G: Backing> LoggedHeap<G> {
     }
 
     /// The sub-heap in whose data an address lies.
-    pub(crate) fn owner_of(&self, addr: u64) -> Result<(u32, &Member<G>), FreeRefused> {
+    pub(crate) fn owner_of(&self, addr: u64) -> Result<(u32, &SubHeapMember<G>), FreeRefused> {
         let mark = self.backing.slot(addr).map(|slot| slot.load(Ordering::Acquire).addr());
         let error = match mark {
             None if self.backing.is_foreign(addr) => FreeError::OtherPool { addr },

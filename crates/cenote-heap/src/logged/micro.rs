@@ -22,9 +22,9 @@
 //! of its change, a commit without frees has one.
 
 use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
-use super::micro_entry::{Holder, NewEntry, entry_at, lane_at};
+use super::micro_entry::{MicroHolder, NewEntry, entry_at, lane_at};
 use super::slab::GRAIN;
-use super::state::{Entry, Lane, State, SubHeap};
+use super::state::{Lane, LaneEntry, SubHeap, SubHeapState};
 use super::sub_heap::Request;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
@@ -35,21 +35,21 @@ use cenote_layout::logged::{
 };
 use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 
-impl State {
+impl SubHeapState {
     /// The next entry of a lane; `None`: the lane is full.
     pub(crate) fn next_entry(&self, lane: u32, kind: MicroKind) -> Option<NewEntry> {
         let held = self.lanes.get(lane as usize)?;
         let (index, sequence) = (held.entries.len(), held.sequence);
         let link = held.link.map(|link| LaneLink { own: sequence, ..link });
-        let holder = Holder::Lane(lane);
+        let holder = MicroHolder::Lane(lane);
         (index < LANE_ENTRIES).then_some(NewEntry { holder, index, sequence, kind, link })
     }
 
     /// Notes an entry that was made.
-    pub(crate) fn note_for(&mut self, holder: Holder, grain: u64, kind: MicroKind) {
+    pub(crate) fn note_for(&mut self, holder: MicroHolder, grain: u64, kind: MicroKind) {
         match holder {
-            Holder::Lane(lane) => self.note(lane, grain, kind),
-            Holder::Ticket(ticket) => self.note_ticket(ticket, grain),
+            MicroHolder::Lane(lane) => self.note(lane, grain, kind),
+            MicroHolder::Ticket(ticket) => self.note_ticket(ticket, grain),
         }
     }
 
@@ -57,7 +57,7 @@ impl State {
     pub(crate) fn note(&mut self, lane: u32, grain: u64, kind: MicroKind) {
         if let Some(held) = self.lanes.get_mut(lane as usize) {
             held.entries.push((grain, kind));
-            self.pending.insert(grain, Holder::Lane(lane));
+            self.pending.insert(grain, MicroHolder::Lane(lane));
         }
     }
 }
@@ -78,9 +78,9 @@ impl<G: Backing> SubHeap<G> {
     /// entry count. `repeated`: a crash may have come after some of the frees.
     fn finish(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         (lane, word): (u32, LaneWord),
-        entries: &[Entry],
+        entries: &[LaneEntry],
         repeated: bool,
     ) -> Result<u64, Damage> {
         let kind = match word.state {
@@ -144,7 +144,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// What a lane's transaction did, after a crash.
-    fn entries_of(&self, lane: u32, word: LaneWord) -> Result<Vec<Entry>, Damage> {
+    fn entries_of(&self, lane: u32, word: LaneWord) -> Result<Vec<LaneEntry>, Damage> {
         let mut entries = Vec::new();
         for index in 0..LANE_ENTRIES {
             let at = entry_at(lane, index);
@@ -219,7 +219,12 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Commits or aborts the transaction of a lane.
-    pub(crate) fn end(&self, state: &mut State, lane: u32, end: LaneState) -> Result<(), Damage> {
+    pub(crate) fn end(
+        &self,
+        state: &mut SubHeapState,
+        lane: u32,
+        end: LaneState,
+    ) -> Result<(), Damage> {
         let Some(held) = state.lanes.get_mut(lane as usize) else { return Ok(()) };
         let entries = std::mem::take(&mut held.entries);
         let running = LaneWord { sequence: held.sequence, state: LaneState::Running };
@@ -242,7 +247,7 @@ impl<G: Backing> SubHeap<G> {
 
     /// Commits, before anything else of a transaction that has lanes in several sub-heaps ends:
     /// this lane decides.
-    pub(crate) fn decide(&self, state: &State, lane: u32) {
+    pub(crate) fn decide(&self, state: &SubHeapState, lane: u32) {
         if let Some(held) = state.lanes.get(lane as usize) {
             let word = LaneWord { sequence: held.sequence, state: LaneState::Committed };
             self.set_lane(lane, word);
@@ -253,7 +258,7 @@ impl<G: Backing> SubHeap<G> {
     /// last of all.
     pub(crate) fn end_decided(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         lane: u32,
         end: LaneState,
     ) -> Result<(), Damage> {
@@ -270,9 +275,9 @@ impl<G: Backing> SubHeap<G> {
     /// Notes that the transaction of a lane has ended, or could not be.
     fn ended(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         lane: u32,
-        entries: Vec<Entry>,
+        entries: Vec<LaneEntry>,
         ended: Result<u64, Damage>,
     ) -> Result<(), Damage> {
         let Some(held) = state.lanes.get_mut(lane as usize) else { return Ok(()) };
@@ -280,7 +285,7 @@ impl<G: Backing> SubHeap<G> {
             Ok(freed) => {
                 let word = LaneWord { sequence: held.sequence, state: LaneState::Running };
                 held.sequence = word.next().sequence;
-                state.pending.retain(|_, holder| *holder != Holder::Lane(lane));
+                state.pending.retain(|_, holder| *holder != MicroHolder::Lane(lane));
                 state.barren = if freed == 0 { state.barren } else { u8::MAX };
                 Ok(())
             }
@@ -293,7 +298,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Takes a lane for a thread's transactions.
-    pub(crate) fn take_lane(&self, state: &mut State) -> Result<u32, LogFull> {
+    pub(crate) fn take_lane(&self, state: &mut SubHeapState) -> Result<u32, LogFull> {
         let free = state.lanes.iter().position(|lane| !lane.open);
         let lane = free.ok_or(LogFull::Lanes { lanes: self.meta.geometry.lanes })?;
         state.lanes[lane].open = true;
@@ -303,14 +308,15 @@ impl<G: Backing> SubHeap<G> {
     /// Frees a block when the transaction of a lane commits.
     pub(crate) fn free_in(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         lane: u32,
         addr: u64,
     ) -> Result<(), FreeRefused> {
         let grain = self.allocated(state, addr)?.grain();
         let held = state.lanes.get(lane as usize);
         let is_freed = held.is_some_and(|held| held.entries.contains(&(grain, MicroKind::Free)));
-        if is_freed || state.pending.get(&grain).is_some_and(|&holder| holder != Holder::Lane(lane))
+        if is_freed
+            || state.pending.get(&grain).is_some_and(|&holder| holder != MicroHolder::Lane(lane))
         {
             return Err(FreeRefused::InTransaction { addr });
         }
@@ -357,8 +363,13 @@ impl<G: Backing> MicroLog<'_, G> {
         is_end: bool,
     ) -> Result<BlockInfo, AllocRefused> {
         let mut state = self.heap.lock();
-        let request =
-            Request { size, align, type_id, holder: Some(Holder::Lane(self.lane)), apart: false };
+        let request = Request {
+            size,
+            align,
+            type_id,
+            holder: Some(MicroHolder::Lane(self.lane)),
+            apart: false,
+        };
         let block = self.heap.alloc_locked(&mut state, &request)?;
         if is_end {
             self.heap.end(&mut state, self.lane, LaneState::Committed).inspect_err(|_| {

@@ -1,7 +1,7 @@
 //! One entry of the micro log, planned as a part of the change that it is about.
 
 use super::error::Fault;
-use super::plan::Plan;
+use super::plan::ChangePlan;
 use cenote_layout::logged::{
     CELL_SIZE, LANE_HEADER_SIZE, LANE_SIZE, LANES_MAX, LANES_OFFSET, LaneLink, MicroEntry,
     MicroKind, SubHeapGeometry,
@@ -25,14 +25,14 @@ pub(crate) const fn ticket_entry_at(geometry: &SubHeapGeometry, ticket: u32) -> 
 
 /// Where a transaction notes what it does with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum MicroHolder {
     /// A lane of the micro log, for all its blocks.
     Lane(u32),
     /// A ticket, for one block.
     Ticket(u32),
 }
 
-impl Holder {
+impl MicroHolder {
     /// What checks of entries know it by.
     pub(crate) const fn number(self) -> u32 {
         match self {
@@ -45,7 +45,7 @@ impl Holder {
 /// An entry that a plan adds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry {
-    pub(crate) holder: Holder,
+    pub(crate) holder: MicroHolder,
     pub(crate) index: usize,
     pub(crate) sequence: u64,
     pub(crate) kind: MicroKind,
@@ -55,10 +55,10 @@ pub(crate) struct NewEntry {
 
 impl NewEntry {
     /// Plans the entry, about the block at `grain`.
-    pub(crate) fn plan(self, plan: &mut Plan<'_>, grain: u64) -> Result<(), Fault> {
+    pub(crate) fn plan(self, plan: &mut ChangePlan<'_>, grain: u64) -> Result<(), Fault> {
         let at = match self.holder {
-            Holder::Lane(lane) => entry_at(lane, self.index),
-            Holder::Ticket(ticket) => ticket_entry_at(&plan.meta.geometry, ticket),
+            MicroHolder::Lane(lane) => entry_at(lane, self.index),
+            MicroHolder::Ticket(ticket) => ticket_entry_at(&plan.meta.geometry, ticket),
         };
         let (cell, word) = (at / CELL_SIZE, (at % CELL_SIZE / 8) as usize);
         let number = self.holder.number();
@@ -67,7 +67,7 @@ impl NewEntry {
         (raw[word], raw[word + 1]) = (entry.place, entry.tail);
         plan.change.put(plan.meta, cell, raw)?;
         match (self.holder, self.link.filter(|_| self.index == 0)) {
-            (Holder::Lane(lane), Some(link)) => {
+            (MicroHolder::Lane(lane), Some(link)) => {
                 plan.change.write(plan.meta, LaneLink::cell(lane), &link)
             }
             _ => Ok(()),

@@ -60,7 +60,7 @@ pub use check::SubHeapReport;
 pub use data::Region;
 pub use error::{AllocRefused, Damage, FreeRefused, LogFull, LoggedError, SubHeapError};
 pub use levels::RemoveFailed;
-pub use make::{Place, Recovered};
+pub use make::{Recovered, SubHeapPlace};
 pub use members::{LoggedHeap, LoggedOptions};
 pub use micro::MicroLog;
 

@@ -18,7 +18,7 @@ use super::buddy::cover;
 use super::cells::Metadata;
 use super::data::{DataPart, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use crate::backing::{Backing, Extent};
 use cenote_layout::logged::{
     CELL_SIZE, Cell, EMPTY, LEVELS_MAX, PARTS_MAX, PartEntry, PartKind, RawCell, UNIT_SIZE,
@@ -88,7 +88,7 @@ impl<G: Backing> SubHeap<G> {
     /// Reads all entries of parts.
     pub(crate) fn read_parts(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         extents: &[Extent],
     ) -> Result<(), SubHeapError> {
         for index in 0..PARTS_MAX {
@@ -204,7 +204,7 @@ impl<G: Backing> SubHeap<G> {
 
     fn next_part(
         &self,
-        state: &State,
+        state: &SubHeapState,
         kind: PartKind,
         first: u64,
         region: &Region,

@@ -35,14 +35,14 @@ impl Levels {
 
 /// A record and the slot that it lies in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) slot: u32,
     pub(crate) record: BlockRecord,
 }
 
 /// A change in the making.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ChangePlan<'a> {
     pub(crate) meta: &'a Metadata,
     pub(crate) change: &'a mut Change,
     pub(crate) levels: Levels,
@@ -54,7 +54,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) probes: &'a mut u64,
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// The record in a slot that a list leads to.
     pub(crate) fn record_in(&self, slot: u32) -> Result<BlockRecord, Fault> {
         let cell = self.meta.geometry.slot_cell(slot);
@@ -62,7 +62,7 @@ impl Plan<'_> {
     }
 
     /// Plans what a slot is to hold.
-    pub(crate) fn set_record(&mut self, found: &Found) -> Result<(), Fault> {
+    pub(crate) fn set_record(&mut self, found: &FoundRecord) -> Result<(), Fault> {
         let cell = self.meta.geometry.slot_cell(found.slot);
         self.change.write(self.meta, cell, &found.record)
     }

@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 
 /// The root puddle of a heap.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct HeapRoot {
     words: Words,
     extent: Extent,
     /// Of header and words, and how far from there stores go.
@@ -52,7 +52,7 @@ fn read(words: &Words) -> Result<LoggedHeader, HeaderError> {
     header::read(&words.bytes()[..PAGE_SIZE as usize], true)
 }
 
-impl Root {
+impl HeapRoot {
     /// Makes a heap without sub-heaps.
     ///
     /// # Safety
@@ -82,7 +82,7 @@ impl Root {
     /// A heap that is to be read, and that no program has made yet.
     ///
     /// # Safety
-    /// As for [`Root::open`].
+    /// As for [`HeapRoot::open`].
     pub(crate) unsafe fn unmade(
         extent: Extent,
         geometry: SubHeapGeometry,
@@ -96,7 +96,7 @@ impl Root {
     /// header does not fit, and behind it are zeros.
     ///
     /// # Safety
-    /// As for [`Root::open`].
+    /// As for [`HeapRoot::open`].
     pub(crate) unsafe fn is_unmade(extent: Extent) -> Result<bool, LoggedError> {
         // SAFETY: the caller's promise is the same.
         let words = unsafe { words(&extent) }?;
@@ -107,7 +107,7 @@ impl Root {
     /// Reads the header, and makes durable what is believed from now on.
     ///
     /// # Safety
-    /// As for [`Root::make`].
+    /// As for [`HeapRoot::make`].
     pub(crate) unsafe fn open<G: Backing>(
         backing: &G,
         extent: Extent,

@@ -9,9 +9,9 @@
 //! freed, and of all slabs before free blocks are merged: nothing is traced to open.
 
 use super::error::{Damage, Fault};
-use super::plan::{Found, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use super::rooms::Slabs;
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use crate::backing::Backing;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
@@ -36,9 +36,9 @@ pub(crate) fn slot_size(size: u64, align: u64) -> Option<u32> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Located {
     /// A block of the buddy system, allocated or free.
-    Block(Found),
+    Block(FoundRecord),
     /// A slot of a slab, used or not.
-    Slot(Found, SlabRecord, u32),
+    Slot(FoundRecord, SlabRecord, u32),
 }
 
 impl Located {
@@ -77,7 +77,7 @@ impl Located {
     }
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// The slab in a slot of the table.
     pub(crate) fn slab_in(&self, slot: u32) -> Result<SlabRecord, Fault> {
         let cell = self.meta.geometry.slot_cell(slot);
@@ -120,14 +120,14 @@ impl Plan<'_> {
 
     /// The slab around a unit, where it was the last time.
     #[inline]
-    fn near_slab(&mut self, unit: u64) -> Option<(Found, SlabRecord)> {
+    fn near_slab(&mut self, unit: u64) -> Option<(FoundRecord, SlabRecord)> {
         let slot = self.slabs.near.get(Slabs::near_at(unit))?.checked_sub(1)?;
         *self.probes += 1;
         let cell = self.meta.geometry.slot_cell(slot);
         let slab = SlabRecord::from_raw(self.change.get(self.meta, cell), cell)?;
         let record = slab.as_block();
         let units = record.unit()..record.unit() + record.units();
-        units.contains(&unit).then_some((Found { slot, record }, slab))
+        units.contains(&unit).then_some((FoundRecord { slot, record }, slab))
     }
 
     /// Plans that a slot is allocated: of a slab that has room, or of a new one.
@@ -144,7 +144,7 @@ impl Plan<'_> {
         let index = if behind != 0 { behind } else { free }.trailing_zeros();
         slab.used |= 1 << index;
         self.set_slab(slot, &slab)?;
-        Ok(Located::Slot(Found { slot, record: slab.as_block() }, slab, index))
+        Ok(Located::Slot(FoundRecord { slot, record: slab.as_block() }, slab, index))
     }
 
     /// The oldest slab that is known to have room.
@@ -209,7 +209,7 @@ impl Slabs {
 
 impl<G: Backing> SubHeap<G> {
     /// Notes that a slot was allocated: where to look next, and whether its slab is full.
-    pub(crate) fn slot_taken(&self, state: &mut State, located: &Located) {
+    pub(crate) fn slot_taken(&self, state: &mut SubHeapState, located: &Located) {
         let Located::Slot(found, slab, index) = located else { return };
         let slabs = &mut state.slabs;
         slabs.note_near(located.grain() / GRAINS, found.slot);
@@ -235,7 +235,7 @@ impl<G: Backing> SubHeap<G> {
     /// Frees a located block.
     pub(crate) fn free_located(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         located: &Located,
         keep_slab: bool,
     ) -> Result<(), Damage> {
@@ -245,7 +245,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Looks at all slabs, once after the sub-heap was opened. Says whether that was now.
-    pub(crate) fn gather_slabs(&self, state: &mut State) -> bool {
+    pub(crate) fn gather_slabs(&self, state: &mut SubHeapState) -> bool {
         if replace(&mut state.slabs.gathered, true) {
             return false;
         }
@@ -262,14 +262,14 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Gives all slabs back that have no used slot.
-    pub(crate) fn release_empty_slabs(&self, state: &mut State) -> Result<(), Damage> {
+    pub(crate) fn release_empty_slabs(&self, state: &mut SubHeapState) -> Result<(), Damage> {
         self.gather_slabs(state);
         let known: Vec<u32> = state.slabs.known.iter().copied().collect();
         for slot in known {
             let cell = self.meta.geometry.slot_cell(slot);
             let slab = SlabRecord::from_raw(self.meta.cell(cell), cell);
             if let Some(slab) = slab.filter(|slab| slab.used == 0) {
-                let found = Found { slot, record: slab.as_block() };
+                let found = FoundRecord { slot, record: slab.as_block() };
                 self.change(state, |plan| plan.release(found)).map_err(Fault::damage)?;
                 state.slabs.known.remove(&slot);
             }

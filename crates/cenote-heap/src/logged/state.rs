@@ -4,8 +4,8 @@ use super::cells::Metadata;
 use super::change::Change;
 use super::data::DataParts;
 use super::error::Fault;
-use super::micro_entry::Holder;
-use super::plan::{Levels, Plan};
+use super::micro_entry::MicroHolder;
+use super::plan::{ChangePlan, Levels};
 use super::rooms::Slabs;
 use super::undo::Undo;
 use super::used_tickets::Tickets;
@@ -20,11 +20,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct SubHeap<G> {
     pub(crate) backing: G,
     pub(crate) meta: Metadata,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<SubHeapState>,
 }
 
 /// One entry of a running transaction: a block, and what is to become of it.
-pub(crate) type Entry = (u64, MicroKind);
+pub(crate) type LaneEntry = (u64, MicroKind);
 
 /// A lane of the micro log in use.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Lane {
     /// Whether one runs.
     pub(crate) open: bool,
     /// What its entries say.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<LaneEntry>,
     /// Which lane of another sub-heap decides for this one's transaction.
     pub(crate) link: Option<LaneLink>,
 }
@@ -48,7 +48,7 @@ impl Lane {
 
 /// What the lock of a sub-heap is for.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SubHeapState {
     pub(crate) undo: Undo,
     /// A change in the making; empty between operations.
     pub(crate) change: Change,
@@ -67,29 +67,29 @@ pub(crate) struct State {
     /// Of a pool that is open for reading: grains of blocks that the next writer will free.
     pub(crate) hidden: HashSet<u64>,
     /// Blocks that running transactions allocated or want freed, by grain, and where that is noted.
-    pub(crate) pending: HashMap<u64, Holder>,
+    pub(crate) pending: HashMap<u64, MicroHolder>,
     /// Slots of the table that were looked at.
     pub(crate) probes: u64,
 }
 
-impl State {
+impl SubHeapState {
     /// A plan of a change that is empty so far.
-    pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> Plan<'a> {
+    pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> ChangePlan<'a> {
         self.change.clear();
         let Self { change, levels, data, slabs, probes, .. } = self;
-        Plan { meta, change, levels: *levels, data, slabs, probes }
+        ChangePlan { meta, change, levels: *levels, data, slabs, probes }
     }
 }
 
 impl<G: Backing> SubHeap<G> {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SubHeapState> {
         // A change is stored after it is planned, and storing cannot panic: a panic left nothing
         // half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the change that was planned.
-    pub(crate) fn commit(&self, state: &mut State) {
+    pub(crate) fn commit(&self, state: &mut SubHeapState) {
         state.undo.commit(&self.meta.writer(&self.backing), &state.change);
         state.change.clear();
     }
@@ -97,8 +97,8 @@ impl<G: Backing> SubHeap<G> {
     /// Plans a change and makes it; nothing is stored if the plan fails.
     pub(crate) fn change<T>(
         &self,
-        state: &mut State,
-        plan: impl FnOnce(&mut Plan<'_>) -> Result<T, Fault>,
+        state: &mut SubHeapState,
+        plan: impl FnOnce(&mut ChangePlan<'_>) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let planned = plan(&mut state.plan(&self.meta))?;
         self.commit(state);

@@ -7,9 +7,9 @@ use super::buddy::class_for;
 use super::data::DataParts;
 use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
 use super::levels::RemoveFailed;
-use super::micro_entry::{Holder, NewEntry};
+use super::micro_entry::{MicroHolder, NewEntry};
 use super::slab::{GRAIN, Located, slot_size};
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::FreeError;
@@ -47,7 +47,7 @@ pub(crate) struct Request {
     pub(crate) align: u64,
     pub(crate) type_id: TypeId,
     /// Where the transaction that allocates notes that.
-    pub(crate) holder: Option<Holder>,
+    pub(crate) holder: Option<MicroHolder>,
     /// Whether it is to be a block of the buddy system, however small.
     pub(crate) apart: bool,
 }
@@ -107,7 +107,7 @@ impl<G: Backing> SubHeap<G> {
     /// [`SubHeap::alloc`]; in the transaction of a lane, if there is one.
     pub(crate) fn alloc_locked(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         request: &Request,
     ) -> Result<BlockInfo, AllocRefused> {
         let Request { size, align, type_id, holder, apart } = *request;
@@ -115,12 +115,12 @@ impl<G: Backing> SubHeap<G> {
             return Err(AllocRefused::Align { align });
         }
         let entry = match holder {
-            Some(Holder::Lane(lane)) => Some(
+            Some(MicroHolder::Lane(lane)) => Some(
                 state
                     .next_entry(lane, MicroKind::Alloc)
                     .ok_or(LogFull::Lane { entries: LANE_ENTRIES })?,
             ),
-            Some(Holder::Ticket(ticket)) => Some(state.ticket_entry(ticket, MicroKind::Alloc)),
+            Some(MicroHolder::Ticket(ticket)) => Some(state.ticket_entry(ticket, MicroKind::Alloc)),
             None => None,
         };
         let slot = if apart { None } else { slot_size(size, align) };
@@ -138,7 +138,7 @@ impl<G: Backing> SubHeap<G> {
 
     fn alloc_wanted(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         wanted: &Wanted,
         entry: Option<NewEntry>,
     ) -> Result<BlockInfo, AllocRefused> {
@@ -224,7 +224,11 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// The allocated block that begins at `addr`, or what `addr` is instead.
-    pub(crate) fn allocated(&self, state: &mut State, addr: u64) -> Result<Located, FreeRefused> {
+    pub(crate) fn allocated(
+        &self,
+        state: &mut SubHeapState,
+        addr: u64,
+    ) -> Result<Located, FreeRefused> {
         let Some(offset) = state.data.offset_of(addr) else {
             return Err(match self.backing.is_foreign(addr) {
                 _ if self.meta.contains(addr) => FreeError::NotABlock { addr },

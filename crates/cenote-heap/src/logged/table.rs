@@ -11,7 +11,7 @@
 //!   however full the heap is: that is a wrong free, or one more block.
 
 use super::error::Fault;
-use super::plan::{Found, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use cenote_layout::logged::{
     BlockRecord, Cell, EMPTY, LEVEL_SLOTS, LevelEntry, PROBE_WINDOW, RawCell, home_of, level_of,
     slots_of,
@@ -25,14 +25,14 @@ pub(crate) fn window(unit: u64, level: u32) -> impl Iterator<Item = u32> {
     (0..PROBE_WINDOW).map(move |i| (first + ((home + i) & mask)) as u32)
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     fn slot(&self, slot: u32) -> (u64, RawCell) {
         let cell = self.meta.geometry.slot_cell(slot);
         (cell, self.change.get(self.meta, cell))
     }
 
     /// The record of the block that begins at `unit`.
-    pub(crate) fn find(&mut self, unit: u64) -> Result<Option<Found>, Fault> {
+    pub(crate) fn find(&mut self, unit: u64) -> Result<Option<FoundRecord>, Fault> {
         let damaged = |cell| Fault::cell(cell, "a block record does not fit its check");
         for level in self.levels.iter() {
             for slot in window(unit, level) {
@@ -40,7 +40,7 @@ impl Plan<'_> {
                 let (cell, raw) = self.slot(slot);
                 if BlockRecord::is_about(raw, unit) {
                     let record = BlockRecord::from_raw(raw, cell).ok_or(damaged(cell))?;
-                    return Ok(Some(Found { slot, record }));
+                    return Ok(Some(FoundRecord { slot, record }));
                 }
             }
         }
@@ -55,13 +55,13 @@ impl Plan<'_> {
     }
 
     /// Plans a record for a block that has none; says where.
-    pub(crate) fn insert(&mut self, record: BlockRecord) -> Result<Found, Fault> {
+    pub(crate) fn insert(&mut self, record: BlockRecord) -> Result<FoundRecord, Fault> {
         let unit = record.unit();
         for level in self.levels.iter() {
             for slot in window(unit, level) {
                 *self.probes += 1;
                 if self.slot(slot).1 == EMPTY {
-                    let found = Found { slot, record };
+                    let found = FoundRecord { slot, record };
                     self.set_record(&found)?;
                     self.count(slot, |used| used.checked_add(1))?;
                     return Ok(found);

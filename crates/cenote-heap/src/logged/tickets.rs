@@ -29,9 +29,9 @@
 
 use super::cells::Metadata;
 use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
-use super::micro_entry::{Holder, NewEntry, ticket_entry_at};
+use super::micro_entry::{MicroHolder, NewEntry, ticket_entry_at};
 use super::slab::{GRAIN, Located};
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use super::sub_heap::{Request, info};
 use crate::backing::Backing;
 use crate::block::{BlockInfo, Mark};
@@ -42,16 +42,16 @@ use cenote_layout::logged::{CELL_SIZE, EMPTY, MicroEntry, MicroKind, TICKET_SIZE
 use cenote_layout::mark::{ALLOCATED, HELD, TAKEN};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
 
-impl State {
+impl SubHeapState {
     /// The entry that a ticket's use stores.
     pub(crate) fn ticket_entry(&self, ticket: u32, kind: MicroKind) -> NewEntry {
         let sequence = self.tickets.sequences.get(ticket as usize).copied().unwrap_or(0);
-        NewEntry { holder: Holder::Ticket(ticket), index: 0, sequence, kind, link: None }
+        NewEntry { holder: MicroHolder::Ticket(ticket), index: 0, sequence, kind, link: None }
     }
 
     /// Notes that a ticket is about a block.
     pub(crate) fn note_ticket(&mut self, ticket: u32, grain: u64) {
-        self.pending.insert(grain, Holder::Ticket(ticket));
+        self.pending.insert(grain, MicroHolder::Ticket(ticket));
     }
 
     /// No transaction has the ticket any more.
@@ -67,7 +67,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Takes a ticket, and stores the word of its next use; `None`: transactions have them all.
-    fn take_ticket(&self, state: &mut State, mark: u8) -> Option<u32> {
+    fn take_ticket(&self, state: &mut SubHeapState, mark: u8) -> Option<u32> {
         let tickets = &mut state.tickets;
         let ticket = match tickets.free.pop() {
             Some(ticket) => ticket,
@@ -101,7 +101,7 @@ impl<G: Backing> SubHeap<G> {
         let early = planted(Bug::Logged(LoggedBug::TicketMarkedEarly));
         let mark = if early { ALLOCATED } else { TAKEN };
         let ticket = self.take_ticket(&mut state, mark).ok_or(LogFull::Tickets { tickets })?;
-        let holder = Some(Holder::Ticket(ticket));
+        let holder = Some(MicroHolder::Ticket(ticket));
         let request = Request { size, align, type_id, holder, apart: false };
         match self.alloc_locked(&mut state, &request) {
             Ok(block) => Ok((block, ticket)),
@@ -119,8 +119,8 @@ impl<G: Backing> SubHeap<G> {
         let (grain, block) = (located.grain(), info(&state.data, &located));
         match state.pending.get(&grain) {
             // Its own transaction frees it again: one mark decides.
-            Some(Holder::Ticket(ticket)) => return Ok((block, *ticket)),
-            Some(Holder::Lane(_)) => return Err(FreeRefused::InTransaction { addr }),
+            Some(MicroHolder::Ticket(ticket)) => return Ok((block, *ticket)),
+            Some(MicroHolder::Lane(_)) => return Err(FreeRefused::InTransaction { addr }),
             None => {}
         }
         let tickets = self.meta.geometry.tickets;
@@ -169,7 +169,7 @@ impl<G: Backing> SubHeap<G> {
         let mut state = self.lock();
         if self.mark_in(ticket) == Some(ALLOCATED)
             && let Some(grain) = grain_of(&state, addr)
-            && state.pending.get(&grain) == Some(&Holder::Ticket(ticket))
+            && state.pending.get(&grain) == Some(&MicroHolder::Ticket(ticket))
         {
             state.end_ticket(ticket, grain);
         }
@@ -180,7 +180,7 @@ impl<G: Backing> SubHeap<G> {
         let mut state = self.lock();
         let is_free = self.mark_in(ticket).is_some_and(|mark| mark != ALLOCATED);
         if let Some(grain) = grain_of(&state, addr).filter(|_| is_free)
-            && state.pending.get(&grain) == Some(&Holder::Ticket(ticket))
+            && state.pending.get(&grain) == Some(&MicroHolder::Ticket(ticket))
         {
             self.free_by_ticket(&mut state, ticket, grain)?;
             state.end_ticket(ticket, grain);
@@ -195,7 +195,12 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Frees a block, and takes the entry about it away.
-    fn free_by_ticket(&self, state: &mut State, ticket: u32, grain: u64) -> Result<(), Damage> {
+    fn free_by_ticket(
+        &self,
+        state: &mut SubHeapState,
+        ticket: u32,
+        grain: u64,
+    ) -> Result<(), Damage> {
         let located = state.plan(&self.meta).locate(grain * GRAIN, false);
         let located = located.map_err(Fault::damage)?.filter(Located::is_allocated);
         let none = "a ticket names no block";
@@ -263,7 +268,7 @@ pub(crate) const TO_CLEAR: &[u8] = &[ALLOCATED, TAKEN];
 /// What they clear it to.
 pub(crate) const CLEARED: u8 = HELD;
 
-fn grain_of(state: &State, addr: u64) -> Option<u64> {
+fn grain_of(state: &SubHeapState, addr: u64) -> Option<u64> {
     state.data.offset_of(addr).map(|offset| offset / GRAIN)
 }
 
@@ -286,7 +291,7 @@ fn used_tickets(meta: &Metadata) -> Result<Vec<(TicketWord, Option<u64>)>, Damag
             continue;
         }
         let what = "the entry of a ticket is damaged";
-        let read = entry.read(Holder::Ticket(ticket).number(), 0);
+        let read = entry.read(MicroHolder::Ticket(ticket).number(), 0);
         let (sequence, grain, _) = read.ok_or(Damage { offset: at, what })?;
         used.push((word, (sequence == word.sequence).then_some(grain)));
     }

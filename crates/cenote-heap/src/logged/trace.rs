@@ -11,7 +11,7 @@ use crate::copied::copy_into;
 use crate::error::{FreeError, RecoverError};
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::roots;
-use crate::trace::{Progress, Scanned, TraceOptions, Types, Visitor};
+use crate::trace::{Scanned, TraceOptions, TraceProgress, Types, Visitor};
 use cenote_layout::heap::{ROOT_COUNT, RootEntry};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
@@ -110,7 +110,8 @@ impl<G: Backing> LoggedHeap<G> {
             if blocks.is_multiple_of(BLOCKS)
                 && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
             {
-                if let ControlFlow::Break(()) = progress(&Progress { blocks, superblocks: 0 }) {
+                if let ControlFlow::Break(()) = progress(&TraceProgress { blocks, superblocks: 0 })
+                {
                     return Err(RecoverError::Cancelled);
                 }
                 told = Instant::now();

@@ -14,8 +14,8 @@
 //! lane is that of [`super::micro`].
 
 use super::error::{AllocRefused, Damage, FreeRefused, LogFull};
-use super::members::{LoggedHeap, Member};
-use super::micro_entry::Holder;
+use super::members::{LoggedHeap, SubHeapMember};
+use super::micro_entry::MicroHolder;
 use super::sub_heap::Request;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
@@ -25,7 +25,7 @@ use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 
 /// A lane that a transaction has.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldLane {
     sub_heap: u32,
     lane: u32,
 }
@@ -36,7 +36,7 @@ struct Held {
 pub struct HeapLog<'h, G: Backing> {
     heap: &'h LoggedHeap<G>,
     /// The first decides.
-    lanes: Vec<Held>,
+    lanes: Vec<HeldLane>,
     /// A transaction could not be ended.
     stuck: bool,
 }
@@ -50,9 +50,9 @@ impl<G: Backing> LoggedHeap<G> {
     /// The lane that a transaction has in a sub-heap; takes one if it has none.
     fn lane_in(
         &self,
-        lanes: &mut Vec<Held>,
+        lanes: &mut Vec<HeldLane>,
         sub_heap: u32,
-        member: &Member<G>,
+        member: &SubHeapMember<G>,
     ) -> Result<u32, LogFull> {
         if let Some(held) = lanes.iter().find(|held| held.sub_heap == sub_heap) {
             return Ok(held.lane);
@@ -71,7 +71,7 @@ impl<G: Backing> LoggedHeap<G> {
         if let Some(held) = state.lanes.get_mut(lane as usize) {
             held.link = link;
         }
-        lanes.push(Held { sub_heap, lane });
+        lanes.push(HeldLane { sub_heap, lane });
         Ok(lane)
     }
 }
@@ -92,8 +92,13 @@ impl<G: Backing> HeapLog<'_, G> {
         let Self { heap, lanes, .. } = self;
         let block = heap.with_room(size.max(align), &mut |number, member| {
             let lane = heap.lane_in(lanes, number, member)?;
-            let request =
-                Request { size, align, type_id, holder: Some(Holder::Lane(lane)), apart: false };
+            let request = Request {
+                size,
+                align,
+                type_id,
+                holder: Some(MicroHolder::Lane(lane)),
+                apart: false,
+            };
             member.heap.alloc_locked(&mut member.heap.lock(), &request)
         })?;
         if is_end {
@@ -165,10 +170,10 @@ impl<G: Backing> HeapLog<'_, G> {
 
     fn each(
         &self,
-        lanes: &[Held],
+        lanes: &[HeldLane],
         mut act: impl FnMut(
             &super::SubHeap<std::sync::Arc<G>>,
-            &mut super::state::State,
+            &mut super::state::SubHeapState,
             u32,
         ) -> Result<(), Damage>,
     ) -> Result<(), Damage> {

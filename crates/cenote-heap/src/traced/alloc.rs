@@ -13,7 +13,7 @@
 //! States of a block: *free* (in a cache, TAKEN, or held by a transaction after a free) and
 //! *allocated*. **The store of its mark commits** each change. After a crash, blocks in caches and
 //! TAKEN blocks are free.
-use super::bin::{Bin, Entry};
+use super::bin::{Bin, BinEntry};
 use super::cache::{self, Cache, Lease};
 use super::record::is_recording;
 use super::resolve::{change, holds_block, is_out_of_use, mark_of, pointer_to};
@@ -35,7 +35,7 @@ pub const ALIGN_MAX: u64 = SLOT_SIZE;
 /// panics.
 struct Chosen<'a, G: Backing> {
     heap: &'a TracedHeap<G>,
-    entry: Entry,
+    entry: BinEntry,
     type_id: TypeId,
     class: u32,
 }
@@ -87,7 +87,7 @@ impl<G: Backing> TracedHeap<G> {
     #[inline]
     fn commit<F>(
         &self,
-        entry: Entry,
+        entry: BinEntry,
         class: u32,
         block_size: u32,
         type_id: TypeId,
@@ -161,7 +161,7 @@ impl<G: Backing> TracedHeap<G> {
     /// Puts a CACHED block into this thread's cache.
     #[cold]
     #[inline(never)]
-    pub(super) fn put_in_cache(&self, entry: Entry, type_id: TypeId, class: u32) {
+    pub(super) fn put_in_cache(&self, entry: BinEntry, type_id: TypeId, class: u32) {
         let lease = self.lease();
         // SAFETY: the cache is this thread's; no reference into it is held across the spill.
         unsafe {
@@ -206,7 +206,7 @@ impl<G: Backing> TracedHeap<G> {
     fn free_fast(&self, addr: u64, from: u8) -> bool {
         let Some((mark, bin)) = self.hot(addr) else { return false };
         // SAFETY: a bin of this thread's cache, which lives as long; no other thread uses it.
-        unsafe { (*bin).push_if(Entry { addr, mark }, || change(mark, from, self.cached)) }
+        unsafe { (*bin).push_if(BinEntry { addr, mark }, || change(mark, from, self.cached)) }
     }
 
     /// The mark of the small block that begins at `addr`, and this thread's bin for it: if it has
@@ -282,7 +282,7 @@ impl<G: Backing> TracedHeap<G> {
             if (*bin).is_full() {
                 self.spill(bin);
             }
-            (*bin).push_if(Entry { addr, mark }, || true);
+            (*bin).push_if(BinEntry { addr, mark }, || true);
             // From here on the block keeps its superblock from changing hands; was all of it read
             // in one life?
             if (line.geometry(), line.type_id()) == (geometry, type_id) {

@@ -8,7 +8,7 @@
 
 use super::adopt::adopt;
 use super::held::is_held;
-use super::line::List;
+use super::line::BlockList;
 use super::list;
 use super::mutex::lock;
 use super::puddles::Growth;
@@ -349,7 +349,7 @@ impl<G: Backing> TracedHeap<G> {
     }
 }
 
-fn reset_list(list: &List) {
+fn reset_list(list: &BlockList) {
     for word in [&list.key, &list.head] {
         if word.load(Ordering::Relaxed) != 0 {
             word.store(0, Ordering::Relaxed);

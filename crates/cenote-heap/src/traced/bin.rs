@@ -14,7 +14,7 @@ const STACK_MAX: usize = 256;
 
 /// A block that a cache has, and its mark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BinEntry {
     pub(crate) addr: u64,
     pub(crate) mark: *const AtomicU8,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Current {
 impl Current {
     /// Takes a block back, if it is one of this superblock.
     #[inline]
-    pub(crate) fn keep(&mut self, entry: Entry) -> bool {
+    pub(crate) fn keep(&mut self, entry: BinEntry) -> bool {
         if entry.addr.wrapping_sub(self.base) >= SUPERBLOCK_SIZE {
             return false;
         }
@@ -90,7 +90,7 @@ impl Bin {
     /// Takes the youngest block off the stack, if there is one and this is the bin for that type.
     /// (For which class is known by where it was found.)
     #[inline(always)]
-    pub(crate) fn pop(&mut self, type_id: TypeId) -> Option<Entry> {
+    pub(crate) fn pop(&mut self, type_id: TypeId) -> Option<BinEntry> {
         if self.type_id != type_id || self.len == 0 {
             return None;
         }
@@ -98,7 +98,10 @@ impl Bin {
         self.len = at as u32;
         // SAFETY: `len` never exceeds `capacity`, nor that `STACK_MAX`.
         unsafe {
-            Some(Entry { addr: *self.addrs.get_unchecked(at), mark: *self.marks.get_unchecked(at) })
+            Some(BinEntry {
+                addr: *self.addrs.get_unchecked(at),
+                mark: *self.marks.get_unchecked(at),
+            })
         }
     }
 
@@ -110,7 +113,7 @@ impl Bin {
     /// Puts a CACHED block on the stack, if there is room and `claim`, which makes it CACHED, says
     /// yes.
     #[inline(always)]
-    pub(crate) fn push_if(&mut self, entry: Entry, claim: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn push_if(&mut self, entry: BinEntry, claim: impl FnOnce() -> bool) -> bool {
         let len = self.len;
         if len == self.capacity || !claim() {
             return false;
@@ -159,10 +162,10 @@ impl Bin {
     }
 
     /// The `count` oldest blocks of the stack, or all, oldest first; and the current superblock.
-    pub(crate) fn oldest(&mut self, count: u32) -> (impl Iterator<Item = Entry>, &mut Current) {
+    pub(crate) fn oldest(&mut self, count: u32) -> (impl Iterator<Item = BinEntry>, &mut Current) {
         let count = count.min(self.len) as usize;
         let entries = self.addrs[..count].iter().zip(&self.marks[..count]);
-        (entries.map(|(&addr, &mark)| Entry { addr, mark }), &mut self.current)
+        (entries.map(|(&addr, &mark)| BinEntry { addr, mark }), &mut self.current)
     }
 
     /// Forgets the `count` oldest blocks of the stack.
@@ -202,13 +205,13 @@ mod tests {
         bin.fill();
         let base = 1 << 20;
         let size = u64::from(bin.block_size);
-        let entries: Vec<Entry> = bin.oldest(9).0.collect();
+        let entries: Vec<BinEntry> = bin.oldest(9).0.collect();
         let addrs: Vec<u64> = entries.iter().map(|entry| entry.addr).collect();
         assert_eq!(addrs, [base + 3 * size, base + size, base]);
         assert_eq!((bin.len, bin.current.left), (3, 0));
         assert!(
             bin.current.keep(entries[1])
-                && !bin.current.keep(Entry { addr: base - 64, mark: null() })
+                && !bin.current.keep(BinEntry { addr: base - 64, mark: null() })
         );
         assert_eq!((bin.current.left, bin.current.bits[0]), (1, 0b10));
     }

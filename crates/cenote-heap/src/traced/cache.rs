@@ -12,16 +12,16 @@
 //! descriptor stays when its superblock is given back, but then no mark says "allocated", so
 //! nothing is freed there; and it is another one before anything else is.
 //!
-//! A cache is in process memory, is owned by its heap's [`Shared`], and used by one thread at a
+//! A cache is in process memory, is owned by its heap's [`HeapCaches`], and used by one thread at a
 //! time: the one whose thread-local entry names it. That entry is found by the heap's number, which
 //! no other heap ever gets, so an entry of a heap that is closed is never followed. The thread also
-//! keeps the `Shared` alive until it ends, or looks again after the heap was closed. A thread that
-//! ends makes its caches *orphans*; the next slow path of any thread gives their blocks back before
-//! it does anything else.
+//! keeps the `HeapCaches` alive until it ends, or looks again after the heap was closed. A thread
+//! that ends makes its caches *orphans*; the next slow path of any thread gives their blocks back
+//! before it does anything else.
 
 use super::bin::Bin;
 use super::geometry::{Geometry, divide};
-use super::line::{Line, Place};
+use super::line::{DescriptorLine, PuddleLines};
 use super::superblock::PuddleHeap;
 use crate::class::CLASS_COUNT;
 use cenote_layout::SLOT_SIZE;
@@ -52,7 +52,7 @@ struct Hot {
     base: u64,
     /// Bytes of all blocks.
     len: u64,
-    line: *const Line,
+    line: *const DescriptorLine,
     checksum: u64,
     reciprocal: u32,
     /// The mark of its first block.
@@ -86,7 +86,7 @@ pub(crate) struct Cache {
     /// Bins by type and class: some of `bins`, and `nothing` elsewhere.
     table: [[*mut Bin; CLASSES]; TYPES],
     /// Puddles of this heap by a hash of slots.
-    places: [Place; PUDDLES],
+    places: [PuddleLines; PUDDLES],
     bins: HashMap<(TypeId, u32), *mut Bin>,
     /// A bin of no blocks.
     _nothing: Box<Bin>,
@@ -99,7 +99,7 @@ impl Cache {
         Box::new(Self {
             hot: [const { Hot::NONE }; HOT],
             table: [[pointer; CLASSES]; TYPES],
-            places: [Place::NOWHERE; PUDDLES],
+            places: [PuddleLines::NOWHERE; PUDDLES],
             bins: HashMap::new(),
             _nothing: nothing,
         })
@@ -170,7 +170,7 @@ impl Cache {
     pub(crate) fn warm(
         &mut self,
         base: u64,
-        line: &Line,
+        line: &DescriptorLine,
         geometry: Geometry,
         marks: NonNull<AtomicU8>,
         bin: *mut Bin,
@@ -191,7 +191,7 @@ impl Cache {
     /// The place of the puddle of this heap that covers the slot of `addr`, if this cache has seen
     /// it. Else any place of this heap's, or none: the thread that asks it about `addr` is told so.
     #[inline]
-    pub(crate) fn place_of(&self, addr: u64) -> &Place {
+    pub(crate) fn place_of(&self, addr: u64) -> &PuddleLines {
         &self.places[(addr / SLOT_SIZE) as usize % PUDDLES]
     }
 
@@ -218,7 +218,7 @@ unsafe impl Send for Owned {}
 
 /// The caches of one heap.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct HeapCaches {
     /// The heap's number now; 0 once it is closed. Caches under an earlier number are dead.
     number: AtomicU64,
     lists: Mutex<Lists>,
@@ -238,7 +238,7 @@ struct Lists {
     idle: Vec<Owned>,
 }
 
-impl Shared {
+impl HeapCaches {
     fn lists(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,7 +299,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for HeapCaches {
     fn drop(&mut self) {
         for owned in self.lists.get_mut().unwrap_or_else(PoisonError::into_inner).all.drain(..) {
             // SAFETY: made by `Box::into_raw` in `take`. No thread's entry names it any more: each
@@ -319,7 +319,7 @@ thread_local! {
 }
 
 /// All caches of a thread, with their heaps' numbers.
-struct Caches(Vec<(u64, Arc<Shared>, Owned)>);
+struct Caches(Vec<(u64, Arc<HeapCaches>, Owned)>);
 
 impl Drop for Caches {
     fn drop(&mut self) {
@@ -356,7 +356,7 @@ fn another(number: u64) -> Option<NonNull<Cache>> {
 /// end.
 pub(crate) struct Lease {
     pub(crate) cache: *mut Cache,
-    passing: Option<(u64, Arc<Shared>)>,
+    passing: Option<(u64, Arc<HeapCaches>)>,
 }
 
 impl Drop for Lease {
@@ -368,7 +368,7 @@ impl Drop for Lease {
 }
 
 /// Finds or makes this thread's cache of the heap that has this number now.
-pub(crate) fn lease(number: u64, shared: &Arc<Shared>) -> Lease {
+pub(crate) fn lease(number: u64, shared: &Arc<HeapCaches>) -> Lease {
     if let Some(cache) = current(number) {
         return Lease { cache: cache.as_ptr(), passing: None };
     }
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn caches_of_ended_threads_are_orphans_and_serve_others_again() {
         let number = u64::MAX - 1;
-        let shared = Arc::new(Shared::new(number));
+        let shared = Arc::new(HeapCaches::new(number));
         let cache = std::thread::scope(|scope| {
             scope.spawn(|| lease(number, &shared).cache.addr()).join().unwrap_or_default()
         });

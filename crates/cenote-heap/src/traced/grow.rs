@@ -17,7 +17,7 @@ use super::attach::How;
 use super::cache::Cache;
 use super::members::{Members, Turn};
 use super::mutex::lock;
-use super::puddles::{Errand, Growth, Shortage, Taken, Tries};
+use super::puddles::{Errand, Growth, Shortage, TakenSuperblocks, Tries};
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use crate::backing::Backing;
@@ -65,7 +65,7 @@ impl<G: Backing> TracedHeap<G> {
         count: u32,
         align: u32,
         tries: Tries,
-    ) -> Result<Taken<'_>, Shortage> {
+    ) -> Result<TakenSuperblocks<'_>, Shortage> {
         if self.has_idle() && self.puddles.idle.load(Ordering::Relaxed) > self.puddles.idle_max() {
             self.release_idle(&mut lock(&self.growth));
         }
@@ -94,7 +94,7 @@ impl<G: Backing> TracedHeap<G> {
             find(true)
         };
         if tries.sweeps == 0 && self.is_sweep_due() {
-            return Ok(Taken::Outside(Errand::Sweep));
+            return Ok(TakenSuperblocks::Outside(Errand::Sweep));
         }
         if full.is_some() || growth.due <= self.puddles.taken.load(Ordering::Relaxed) {
             match scavenge(&mut growth) {
@@ -104,20 +104,20 @@ impl<G: Backing> TracedHeap<G> {
             }
         }
         let turn = match self.may_grow(&mut growth)? {
-            MayGrow::Not => return Ok(Taken::Outside(Errand::Wait)),
+            MayGrow::Not => return Ok(TakenSuperblocks::Outside(Errand::Wait)),
             turn => turn,
         };
         // Puddles that are there already come before new ones; they may also have free blocks for a
         // bin.
         if self.attach_locked(&mut growth, true).map_err(Shortage::Puddle)? {
-            return Ok(Taken::Retry);
+            return Ok(TakenSuperblocks::Retry);
         }
         if let Some(full) = full {
             drop(turn);
             return self.give_up(full, tries);
         }
         match self.grow(&mut growth, count, align) {
-            Ok(()) => Ok(find(true)?.unwrap_or(Taken::Retry)),
+            Ok(()) => Ok(find(true)?.unwrap_or(TakenSuperblocks::Retry)),
             Err(shortage) => {
                 drop(turn);
                 if let Some(taken) = scavenge(&mut growth)? {
@@ -152,7 +152,7 @@ impl<G: Backing> TracedHeap<G> {
         count: u32,
         align: u32,
         thorough: bool,
-    ) -> Result<Option<Taken<'_>>, Shortage> {
+    ) -> Result<Option<TakenSuperblocks<'_>>, Shortage> {
         match self.puddles.take(count, align, thorough) {
             Some((puddle, number)) => self.backed(puddle, number, count, align).map(Some),
             None => Ok(None),
@@ -172,9 +172,9 @@ impl<G: Backing> TracedHeap<G> {
     }
 
     /// The shortage; or, if members have died, a sweep before it is believed.
-    fn give_up(&self, shortage: Shortage, tries: Tries) -> Result<Taken<'_>, Shortage> {
+    fn give_up(&self, shortage: Shortage, tries: Tries) -> Result<TakenSuperblocks<'_>, Shortage> {
         match tries.sweeps < SWEEPS_MAX && self.has_dead() {
-            true => Ok(Taken::Outside(Errand::Sweep)),
+            true => Ok(TakenSuperblocks::Outside(Errand::Sweep)),
             false => Err(shortage),
         }
     }
@@ -200,14 +200,14 @@ impl<G: Backing> TracedHeap<G> {
         number: u32,
         count: u32,
         align: u32,
-    ) -> Result<Taken<'a>, Shortage> {
+    ) -> Result<TakenSuperblocks<'a>, Shortage> {
         match self.fill_holes(puddle, number, count) {
-            Ok(()) => Ok(Taken::Run(puddle, number)),
+            Ok(()) => Ok(TakenSuperblocks::Run(puddle, number)),
             Err(error) => {
                 self.put_run(puddle, number, count);
                 let other = self.puddles.take_backed(count, align);
                 other
-                    .map(|(puddle, number)| Taken::Run(puddle, number))
+                    .map(|(puddle, number)| TakenSuperblocks::Run(puddle, number))
                     .ok_or(Shortage::Backing(error))
             }
         }

@@ -27,13 +27,13 @@ fn key<T>(growth: &Mutex<T>) -> *const () {
 }
 
 /// The calling thread holds a heap as long as this lives.
-pub(crate) struct Held<'g> {
+pub(crate) struct HeldHeap<'g> {
     /// Made by `Box::into_raw`.
     frame: *mut Frame,
     _growth: PhantomData<&'g ()>,
 }
 
-impl<'g> Held<'g> {
+impl<'g> HeldHeap<'g> {
     /// The caller has locked `growth`, with all puddles attached.
     pub(crate) fn new<T>(growth: &'g Mutex<T>) -> Self {
         let frame = Frame { growth: key(growth), outer: INNERMOST.get() };
@@ -43,7 +43,7 @@ impl<'g> Held<'g> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldHeap<'_> {
     fn drop(&mut self) {
         // SAFETY: made by `new`, and no thread sees it after this.
         let frame = unsafe { Box::from_raw(self.frame) };

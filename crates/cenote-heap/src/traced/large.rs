@@ -32,7 +32,7 @@
 use super::anchor;
 use super::members::Inside;
 use super::puddles::Shortage;
-use super::puddles::{Growth, Taken, Tries};
+use super::puddles::{Growth, TakenSuperblocks, Tries};
 use super::resolve::{mark_of, pointer_to};
 use super::runs;
 use super::state::{IDLE_WORDS, TracedHeap};
@@ -54,7 +54,7 @@ pub(crate) const fn large_kind(bytes: u64) -> u32 {
 }
 
 /// A run that this thread has, and no thread uses yet; dropped, it is what it was before.
-struct Run<'a, G: Backing> {
+struct LargeRun<'a, G: Backing> {
     heap: &'a TracedHeap<G>,
     puddle: &'a PuddleHeap,
     number: u32,
@@ -63,7 +63,7 @@ struct Run<'a, G: Backing> {
     made: bool,
 }
 
-impl<G: Backing> Drop for Run<'_, G> {
+impl<G: Backing> Drop for LargeRun<'_, G> {
     fn drop(&mut self) {
         if self.made {
             self.heap.put_run(self.puddle, self.number, self.span);
@@ -105,7 +105,7 @@ impl<G: Backing> TracedHeap<G> {
                 made.map_err(|e| e.for_block(size, type_id, size_max))?
             }
         };
-        let Run { puddle, number, made, .. } = run;
+        let LargeRun { puddle, number, made, .. } = run;
         let mark = &puddle.class_marks(number, 0)[0];
         let addr = puddle.address(number);
         let at = pointer_to(addr);
@@ -137,7 +137,7 @@ impl<G: Backing> TracedHeap<G> {
         bytes: u64,
         align: u32,
         type_id: TypeId,
-    ) -> Result<Run<'a, G>, Shortage> {
+    ) -> Result<LargeRun<'a, G>, Shortage> {
         let span = bytes.div_ceil(SUPERBLOCK_SIZE) as u32;
         let (puddle, number) = {
             let lease = self.lease();
@@ -145,9 +145,9 @@ impl<G: Backing> TracedHeap<G> {
             self.take_in_orphans();
             loop {
                 match self.take_run(lease.cache, span, align, tries)? {
-                    Taken::Run(puddle, number) => break (puddle, number),
-                    Taken::Retry => {}
-                    Taken::Outside(errand) => {
+                    TakenSuperblocks::Run(puddle, number) => break (puddle, number),
+                    TakenSuperblocks::Retry => {}
+                    TakenSuperblocks::Outside(errand) => {
                         drop(core::mem::replace(inside, Inside::ALONE));
                         self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
                         *inside = self.enter().map_err(Shortage::Backing)?;
@@ -155,7 +155,7 @@ impl<G: Backing> TracedHeap<G> {
                 }
             }
         };
-        let run = Run { heap: self, puddle, number, span, made: true };
+        let run = LargeRun { heap: self, puddle, number, span, made: true };
         let cut = bytes < u64::from(span) * SUPERBLOCK_SIZE && self.cuts();
         if cut && planted(Bug::CutBeforeDescriptor) {
             self.cut(puddle, number, span, bytes);
@@ -193,7 +193,7 @@ impl<G: Backing> TracedHeap<G> {
     }
 
     /// Takes an idle run.
-    fn pop_idle(&self, bytes: u64, type_id: TypeId) -> Option<Run<'_, G>> {
+    fn pop_idle(&self, bytes: u64, type_id: TypeId) -> Option<LargeRun<'_, G>> {
         let span = bytes.div_ceil(SUPERBLOCK_SIZE) as u32;
         if span > IDLE_SPAN_MAX {
             return None;
@@ -201,7 +201,7 @@ impl<G: Backing> TracedHeap<G> {
         let class = large_kind(bytes);
         let (puddle, number) = self.pop(self.list_of(type_id, class), (type_id, class))?;
         self.puddles.idle.fetch_sub(span.into(), Ordering::Relaxed);
-        Some(Run { heap: self, puddle, number, span, made: false })
+        Some(LargeRun { heap: self, puddle, number, span, made: false })
     }
 
     /// Makes a run idle: this thread has it, and its mark is FREE.

@@ -1,8 +1,8 @@
 //! A superblock's descriptor where it lies, and the place of a puddle.
 //!
-//! [`Line`] is a descriptor as atomic words: five persistent ones, and three that mean something in
-//! this session only (anchor, link, geometry). [`Place`] answers about one address with them;
-//! [`super::superblock`] says in which order they are written and read.
+//! [`DescriptorLine`] is a descriptor as atomic words: five persistent ones, and three that mean
+//! something in this session only (anchor, link, geometry). [`PuddleLines`] answers about one
+//! address with them; [`super::superblock`] says in which order they are written and read.
 //!
 //! Invariant: while the geometry is "none", no thread reads type, class or marks of the superblock.
 
@@ -29,7 +29,7 @@ pub(crate) const fn split(geometry: u64, within: u64) -> (usize, u64) {
 /// A descriptor where it lies.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line {
+pub(crate) struct DescriptorLine {
     pub(super) checksum: AtomicU64,
     /// State in the lower half, class in the upper.
     pub(super) kind: AtomicU64,
@@ -42,12 +42,14 @@ pub(crate) struct Line {
 }
 
 const _: () = assert!(
-    size_of::<Line>() == size_of::<Descriptor>()
-        && core::mem::offset_of!(Line, anchor) == core::mem::offset_of!(Descriptor, anchor)
-        && core::mem::offset_of!(Line, geometry) == core::mem::offset_of!(Descriptor, geometry)
+    size_of::<DescriptorLine>() == size_of::<Descriptor>()
+        && core::mem::offset_of!(DescriptorLine, anchor)
+            == core::mem::offset_of!(Descriptor, anchor)
+        && core::mem::offset_of!(DescriptorLine, geometry)
+            == core::mem::offset_of!(Descriptor, geometry)
 );
 
-impl Line {
+impl DescriptorLine {
     #[inline]
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry(self.geometry.load(Ordering::Acquire))
@@ -113,7 +115,7 @@ impl Line {
     }
 }
 
-impl Line {
+impl DescriptorLine {
     pub(super) fn copy(&self) -> Self {
         let copy = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
         Self {
@@ -132,7 +134,7 @@ impl Line {
 /// The head of a list, and which blocks the list is for.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct List {
+pub(crate) struct BlockList {
     /// A mix of type and class; 0 as long as no thread has the list.
     pub(crate) key: AtomicU64,
     pub(crate) head: AtomicU64,
@@ -141,17 +143,17 @@ pub(crate) struct List {
 /// Where a puddle lies: what answers about one address. A copy of it is in each thread's cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct PuddleLines {
     pub(super) base: u64,
     /// Bytes of whole superblocks.
     pub(super) size: u64,
     /// The descriptors: in the mapping, or a copy of them.
-    pub(super) lines: *const Line,
+    pub(super) lines: *const DescriptorLine,
     /// Where the marks of superblock 0 lie. The tiny marks of all superblocks end here.
     pub(super) marks: u64,
 }
 
-impl Place {
+impl PuddleLines {
     /// No place.
     pub(crate) const NOWHERE: Self = Self { base: 0, size: 0, lines: core::ptr::null(), marks: 0 };
 
@@ -160,7 +162,7 @@ impl Place {
     /// # Safety
     /// The puddle of this place lives during `'a`, or it is `NOWHERE`.
     #[inline]
-    pub(crate) unsafe fn line_at<'a>(&self, addr: u64) -> Option<(&'a Line, u64)> {
+    pub(crate) unsafe fn line_at<'a>(&self, addr: u64) -> Option<(&'a DescriptorLine, u64)> {
         let offset = addr.wrapping_sub(self.base);
         if offset >= self.size {
             return None;
@@ -199,7 +201,7 @@ impl Place {
         &self,
         addr: u64,
         type_id: TypeId,
-    ) -> Option<(&'a Line, Geometry)> {
+    ) -> Option<(&'a DescriptorLine, Geometry)> {
         // SAFETY: the caller's.
         let (line, offset) = unsafe { self.line_at(addr) }?;
         let geometry = line.geometry();

@@ -76,7 +76,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Table {
+struct MemberTable {
     epoch: AtomicU64,
     session: AtomicU64,
     gate: AtomicU64,
@@ -96,12 +96,12 @@ struct Seat {
     _reserved: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Table>() as u64 == MEMBERS_SIZE && MEMBER_COUNT < 63);
+const _: () = assert!(size_of::<MemberTable>() as u64 == MEMBERS_SIZE && MEMBER_COUNT < 63);
 
 /// This process as a member of a pool.
 #[derive(Debug)]
 pub(crate) struct Members {
-    table: NonNull<Table>,
+    table: NonNull<MemberTable>,
     /// Seat and number.
     pub(crate) number: u8,
     pub(crate) session: u64,
@@ -175,7 +175,7 @@ impl Members {
         size: u64,
     ) -> Result<Option<Self>, OpenError> {
         let Some(layout) = HeapGeometry::new(size, true) else { return Ok(None) };
-        let table = with_exposed_provenance_mut::<Table>((base + layout.members) as usize);
+        let table = with_exposed_provenance_mut::<MemberTable>((base + layout.members) as usize);
         let Some(table) = NonNull::new(table) else { return Ok(None) };
         // SAFETY: in the mapping by the geometry, aligned to 64; all accesses are atomic.
         let words = unsafe { table.as_ref() };
@@ -211,7 +211,7 @@ impl Members {
         }))
     }
 
-    fn table(&self) -> &Table {
+    fn table(&self) -> &MemberTable {
         // SAFETY: as in `join`.
         unsafe { self.table.as_ref() }
     }
@@ -378,7 +378,7 @@ impl ReaderSlots for Members {
 pub(crate) unsafe fn turn_word<'a>(base: u64, size: u64) -> Option<&'a AtomicU64> {
     let layout = HeapGeometry::new(size, true)?;
     let table =
-        NonNull::new(with_exposed_provenance_mut::<Table>((base + layout.members) as usize))?;
+        NonNull::new(with_exposed_provenance_mut::<MemberTable>((base + layout.members) as usize))?;
     // SAFETY: as in `join`.
     Some(unsafe { &table.as_ref().turn })
 }

@@ -4,11 +4,11 @@
 //! the pool, the opener becomes a member under the pool's lock: [`super::members`] has the states
 //! and the store that commits.
 
-use super::cache::Shared;
+use super::cache::HeapCaches;
 use super::members::{Locked, Members};
 use super::mutex::lock;
 use super::puddles::{Growth, Puddles};
-use super::record::Slot;
+use super::record::ReclaimSlot;
 use super::resolve::{Resolved, change, is_out_of_use, mark_of, pointer_to};
 use super::slow::Slow;
 use super::state::{IDLE_WORDS, TracedHeap, next_number};
@@ -49,9 +49,9 @@ impl<G: Backing> TracedHeap<G> {
             known: AtomicU64::new(extents.len() as u64),
             number: AtomicU64::new(number),
             free_number: AtomicU64::new(number),
-            reclaim: Slot::default(),
+            reclaim: ReclaimSlot::default(),
             id: number,
-            shared: Arc::new(Shared::new(number)),
+            shared: Arc::new(HeapCaches::new(number)),
             puddles: Puddles::new(),
             idle: [const { AtomicU64::new(0) }; IDLE_WORDS],
             growth: Mutex::new(Growth::new(extents)),

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 const DISTURBANCES: u32 = 100;
 
 /// Superblocks that this thread owns, or "look again".
-pub(crate) enum Taken<'a> {
+pub(crate) enum TakenSuperblocks<'a> {
     Run(&'a PuddleHeap, u32),
     Retry,
     /// Leave the gate, do this, and look again.
@@ -125,15 +125,15 @@ impl Puddles {
             for ordinal in first..self.len() {
                 let Some(puddle) = self.get(ordinal) else { continue };
                 match runs::take(puddle, count, align) {
-                    runs::Taken::At(number) => {
+                    runs::TakenRun::At(number) => {
                         if thorough {
                             self.has_free(ordinal);
                         }
                         self.taken.fetch_add(u64::from(count), Ordering::Relaxed);
                         return Some((puddle, number));
                     }
-                    runs::Taken::Disturbed => disturbed = true,
-                    runs::Taken::None if count == 1 && !disturbed => {
+                    runs::TakenRun::Disturbed => disturbed = true,
+                    runs::TakenRun::None if count == 1 && !disturbed => {
                         let next = ordinal + 1;
                         let _ = self.first.compare_exchange(
                             ordinal,
@@ -142,7 +142,7 @@ impl Puddles {
                             Ordering::Relaxed,
                         );
                     }
-                    runs::Taken::None => {}
+                    runs::TakenRun::None => {}
                 }
             }
             if !disturbed {

@@ -64,10 +64,10 @@ use super::claims::Claim;
 use super::condemn::{Condemning, SWEEP_UNKNOWN, addresses};
 use super::marks;
 use super::mutex::lock;
-use super::record::{Progress, Recorder, Snapshot};
+use super::record::{ReclaimPhase, Recorder, Snapshot};
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
-use super::trace::{Marking, Root};
+use super::trace::{Marking, TraceRoot};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::ReclaimError;
@@ -123,7 +123,7 @@ impl<G: Backing> TracedHeap<G> {
     }
 
     /// The numbered roots that lead somewhere.
-    fn roots_now(&self) -> Vec<Root> {
+    fn roots_now(&self) -> Vec<TraceRoot> {
         super::roots::all(self.root_puddle()).0
     }
 
@@ -203,7 +203,7 @@ impl<G: Backing> TracedHeap<G> {
         let puddles = puddles.ok_or(ReclaimError::NotUnderWay)?;
         let marking = Marking::new(&*recorder.types, &puddles);
         *lock(&self.reclaim.progress) =
-            Some(Progress { marking, rooted: false, condemned: None, at: (0, 0, 0) });
+            Some(ReclaimPhase { marking, rooted: false, condemned: None, at: (0, 0, 0) });
         Ok(false)
     }
 
@@ -218,8 +218,8 @@ impl<G: Backing> TracedHeap<G> {
         let recorder = self.recorder()?;
         let mut progress = lock(&self.reclaim.progress);
         let Some(progress) = &mut *progress else { return Err(ReclaimError::NotUnderWay) };
-        let more = more.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED });
-        let mut roots: Vec<Root> = more.collect();
+        let more = more.iter().map(|&to| TraceRoot { at: 0, to, target: TypeId::UNTYPED });
+        let mut roots: Vec<TraceRoot> = more.collect();
         if !progress.rooted {
             if let Some(&index) = super::roots::all(self.root_puddle()).1.first() {
                 return Err(ReclaimError::Root { index });
@@ -272,7 +272,7 @@ impl<G: Backing> TracedHeap<G> {
         }
         let recorder = self.recorder()?;
         let mut progress = lock(&self.reclaim.progress);
-        let Some(Progress { marking, rooted: true, condemned, .. }) = &mut *progress else {
+        let Some(ReclaimPhase { marking, rooted: true, condemned, .. }) = &mut *progress else {
             return Err(ReclaimError::NotUnderWay);
         };
         if condemned.is_some() {
@@ -335,7 +335,7 @@ impl<G: Backing> TracedHeap<G> {
     ) -> Result<bool, ReclaimError> {
         let recorder = self.recorder()?;
         let mut progress = lock(&self.reclaim.progress);
-        let Some(Progress { marking, rooted: true, condemned, at }) = &mut *progress else {
+        let Some(ReclaimPhase { marking, rooted: true, condemned, at }) = &mut *progress else {
             return Err(ReclaimError::NotUnderWay);
         };
         if dry_run {

@@ -21,7 +21,7 @@
 use super::adopt::{Holds, contents};
 use super::claims::{Claim, classify};
 use super::superblock::PuddleHeap;
-use super::trace::{Content, Marking, Old, Root, content_of};
+use super::trace::{Content, Marking, Old, TraceRoot, content_of};
 use crate::backing::Extent;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::trace::Types;
@@ -45,19 +45,19 @@ static RECORDERS: ProcessLock<Vec<Arc<Recorder>>> = ProcessLock::new(Vec::new())
 
 /// What a heap keeps of a reclaim.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct ReclaimSlot {
     pub(super) recorder: RwLock<Option<Arc<Recorder>>>,
-    pub(super) progress: Mutex<Option<Progress>>,
+    pub(super) progress: Mutex<Option<ReclaimPhase>>,
 }
 
-impl Slot {
+impl ReclaimSlot {
     pub(super) fn recorder(&self) -> Option<Arc<Recorder>> {
         self.recorder.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// How far a reclaim has come; there is none before [`crate::TracedHeap::prepare_reclaim`] is done.
-pub(super) struct Progress {
+pub(super) struct ReclaimPhase {
     pub(super) marking: Marking,
     pub(super) rooted: bool,
     /// Leaks are condemned, and so many of them are not given back yet: candidates are those.
@@ -66,9 +66,9 @@ pub(super) struct Progress {
     pub(super) at: (u64, usize, usize),
 }
 
-impl core::fmt::Debug for Progress {
+impl core::fmt::Debug for ReclaimPhase {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Progress").field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("ReclaimPhase").field("at", &self.at).finish_non_exhaustive()
     }
 }
 
@@ -260,15 +260,15 @@ impl Kinds {
 }
 
 /// A puddle that was there when recording began, or has come since.
-pub(super) struct Known {
+pub(super) struct KnownPuddle {
     size: u64,
     /// Once it is adopted.
     pub(super) snapshot: Option<Snapshot>,
 }
 
-pub(super) struct State {
+pub(super) struct RecordingState {
     /// By address.
-    pub(super) puddles: BTreeMap<u64, Known>,
+    pub(super) puddles: BTreeMap<u64, KnownPuddle>,
     kinds: Kinds,
     old: VecDeque<Old>,
     old_bytes: u64,
@@ -287,8 +287,8 @@ pub(crate) struct Recorder {
     process: u64,
     pub(super) types: Arc<dyn Types + Send + Sync>,
     /// As they were at the beginning.
-    pub(super) roots: Vec<Root>,
-    state: Mutex<State>,
+    pub(super) roots: Vec<TraceRoot>,
+    state: Mutex<RecordingState>,
 }
 
 impl core::fmt::Debug for Recorder {
@@ -300,11 +300,12 @@ impl core::fmt::Debug for Recorder {
 impl Recorder {
     pub(super) fn new(
         types: Arc<dyn Types + Send + Sync>,
-        roots: Vec<Root>,
+        roots: Vec<TraceRoot>,
         extents: &[Extent],
     ) -> Self {
-        let known = |extent: &Extent| (extent.addr, Known { size: extent.size, snapshot: None });
-        let state = State {
+        let known =
+            |extent: &Extent| (extent.addr, KnownPuddle { size: extent.size, snapshot: None });
+        let state = RecordingState {
             puddles: extents.iter().map(known).collect(),
             kinds: Kinds::default(),
             old: VecDeque::new(),
@@ -316,7 +317,7 @@ impl Recorder {
         Self { process: fork_guard::token(), types, roots, state: Mutex::new(state) }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RecordingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -351,8 +352,10 @@ impl Recorder {
                     }
                 }
                 let size = snapshot.claims.len() as u64 * SUPERBLOCK_SIZE;
-                let known =
-                    state.puddles.entry(puddle.base).or_insert(Known { size, snapshot: None });
+                let known = state
+                    .puddles
+                    .entry(puddle.base)
+                    .or_insert(KnownPuddle { size, snapshot: None });
                 known.snapshot.get_or_insert(snapshot);
             }
             Err(damage) => state.damage = Some(damage),
@@ -366,7 +369,7 @@ impl Recorder {
             return;
         }
         let mut state = self.lock();
-        let State { puddles, kinds, .. } = &mut *state;
+        let RecordingState { puddles, kinds, .. } = &mut *state;
         let mut ranges = Vec::new();
         // Puddles that begin before the end of the range; the last one first.
         for (&base, known) in puddles.range_mut(..end).rev() {
@@ -386,7 +389,7 @@ impl Recorder {
     /// The allocated block that begins at `addr` is about to be freed.
     pub(super) fn freed(&self, addr: u64) {
         let mut state = self.lock();
-        let State { puddles, kinds, .. } = &mut *state;
+        let RecordingState { puddles, kinds, .. } = &mut *state;
         let mut ranges = Vec::new();
         if let Some((&base, known)) = puddles.range_mut(..=addr).next_back()
             && addr < base + known.size
@@ -413,7 +416,7 @@ impl Recorder {
     }
 }
 
-impl State {
+impl RecordingState {
     /// Whether there are copies that the tracer has not seen.
     pub(super) fn is_waiting(&self) -> bool {
         !self.old.is_empty()

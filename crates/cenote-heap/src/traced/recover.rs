@@ -28,7 +28,7 @@ use super::adopt::{Adopted, Holds, adopt, contents};
 use super::anchor;
 use super::claims::{Claim, classify};
 use super::condemn::SWEEP_UNKNOWN;
-use super::held::Held;
+use super::held::HeldHeap;
 use super::marks;
 use super::mutex::lock;
 use super::occupancy::cached;
@@ -36,7 +36,7 @@ use super::roots;
 use super::state::{TracedHeap, next_number};
 use super::superblock::PuddleHeap;
 use super::survey;
-use super::trace::{Root, Traced, Tracer};
+use super::trace::{TraceRoot, Traced, Tracer};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::class::{blocks_per_superblock, class_size};
@@ -71,7 +71,7 @@ impl<G: Backing> TracedHeap<G> {
         options: TraceOptions<'_>,
     ) -> Result<Traced, RecoverError> {
         let (mut all, damaged) = crate::traced::roots::all(self.root_puddle());
-        all.extend(roots.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED }));
+        all.extend(roots.iter().map(|&to| TraceRoot { at: 0, to, target: TypeId::UNTYPED }));
         let mut traced = tracer.run(&all, foreign, options)?;
         traced.damaged_roots = damaged;
         Ok(traced)
@@ -132,7 +132,7 @@ impl<G: Backing> TracedHeap<G> {
     ) -> Result<BTreeSet<u64>, RecoverError> {
         self.attach_all()?;
         let growth = lock(&self.growth);
-        let held = Held::new(&self.growth);
+        let held = HeldHeap::new(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.backing, types, &puddles);
         let traced = self.trace(&tracer, roots, true, TraceOptions::default())?;
@@ -161,7 +161,7 @@ impl<G: Backing> TracedHeap<G> {
         // No member joins meanwhile.
         let _alone = self.turn_alone()?;
         let _trimming = lock(&self.trimming);
-        let _held = (lock(&self.growth), Held::new(&self.growth));
+        let _held = (lock(&self.growth), HeldHeap::new(&self.growth));
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.backing, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
@@ -318,7 +318,7 @@ impl<G: Backing> TracedHeap<G> {
     ) -> Result<HeapReport, RecoverError> {
         self.attach_all()?;
         let growth = lock(&self.growth);
-        let held = Held::new(&self.growth);
+        let held = HeldHeap::new(&self.growth);
         let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
         report.damaged_roots = roots::all(self.root_puddle()).1;

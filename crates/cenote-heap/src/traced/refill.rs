@@ -24,15 +24,15 @@
 //! Where processes share the heap, all of this happens inside the gate ([`super::gate`]).
 
 use super::anchor;
-use super::bin::{Bin, Entry};
+use super::bin::{Bin, BinEntry};
 use super::cache::Cache;
 use super::large::large_kind;
-use super::line::{Line, List};
+use super::line::{BlockList, DescriptorLine};
 use super::list;
 use super::marks;
 use super::marks::WORDS;
 use super::puddles::Shortage;
-use super::puddles::{Growth, Taken, Tries};
+use super::puddles::{Growth, TakenSuperblocks, Tries};
 use super::state::TracedHeap;
 use super::superblock::{PuddleHeap, clear, is_tiny_class};
 use crate::backing::Backing;
@@ -70,14 +70,14 @@ impl<G: Backing> TracedHeap<G> {
                     continue;
                 }
                 match self.take_run(cache, 1, 1, tries)? {
-                    Taken::Run(puddle, number) => {
+                    TakenSuperblocks::Run(puddle, number) => {
                         if let Err(error) = self.set_up(&mut *bin, puddle, number) {
                             self.put_run(puddle, number, 1);
                             return Err(Shortage::Backing(error));
                         }
                     }
-                    Taken::Retry => {}
-                    Taken::Outside(errand) => {
+                    TakenSuperblocks::Retry => {}
+                    TakenSuperblocks::Outside(errand) => {
                         drop(inside);
                         self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
                         inside = self.enter().map_err(Shortage::Backing)?;
@@ -242,7 +242,7 @@ impl<G: Backing> TracedHeap<G> {
     }
 
     /// The pool's lists.
-    pub(crate) fn lists(&self) -> &[List] {
+    pub(crate) fn lists(&self) -> &[BlockList] {
         self.puddles.get(0).map_or(&[], PuddleHeap::lists)
     }
 
@@ -341,7 +341,7 @@ impl<G: Backing> TracedHeap<G> {
         let Some(list) = self.lists().get(list) else { return (0, 0) };
         let (mut freed, mut examined) = (0, 0);
         let mut reference = list::take_all(&list.head);
-        let (mut first, mut last): (u32, Option<&Line>) = (0, None);
+        let (mut first, mut last): (u32, Option<&DescriptorLine>) = (0, None);
         while let Some((puddle, number)) =
             self.superblock(reference).or_else(|| self.meet_locked(growth, reference))
         {
@@ -391,7 +391,7 @@ impl<G: Backing> TracedHeap<G> {
 }
 
 /// Type and class of a listed superblock; of an idle run, as lists call it.
-fn kind_of(line: &Line) -> (TypeId, u32) {
+fn kind_of(line: &DescriptorLine) -> (TypeId, u32) {
     let anchor = line.anchor.load(Ordering::Acquire);
     match anchor::state(anchor) {
         anchor::LARGE_HEAD => (line.type_id(), large_kind(line.block_size())),
@@ -418,19 +418,19 @@ impl<'a, G: Backing> Freed<'a, G> {
 
     /// Whether the block is of the same superblock as the one before it.
     #[inline]
-    fn is_next(&self, entry: Entry) -> bool {
+    fn is_next(&self, entry: BinEntry) -> bool {
         (entry.addr / SUPERBLOCK_SIZE) as u32 == self.last
     }
 
     #[inline(always)]
-    fn free(&self, entry: Entry) {
+    fn free(&self, entry: BinEntry) {
         // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
         unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
         reach(Step::BlockSpilled);
     }
 
     #[inline(never)]
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: BinEntry) {
         self.free(entry);
         let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
         self.last = reference;

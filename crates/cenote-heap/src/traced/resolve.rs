@@ -6,7 +6,7 @@
 use super::anchor;
 use super::geometry::Geometry;
 use super::held::is_held;
-use super::line::Line;
+use super::line::DescriptorLine;
 use super::mutex::lock;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
@@ -133,7 +133,7 @@ impl<G: Backing> TracedHeap<G> {
 /// Whether no block of a superblock may be handed out or freed: its descriptor or its marks are
 /// damaged.
 #[inline]
-pub(super) fn is_out_of_use(line: &Line) -> bool {
+pub(super) fn is_out_of_use(line: &DescriptorLine) -> bool {
     anchor::state(line.anchor.load(Ordering::Acquire)) == anchor::DAMAGED
 }
 

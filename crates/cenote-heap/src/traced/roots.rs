@@ -2,7 +2,7 @@
 
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
-use super::trace::Root;
+use super::trace::TraceRoot;
 use crate::backing::Backing;
 use crate::error::RootError;
 use crate::roots;
@@ -38,7 +38,7 @@ impl<G: Backing> TracedHeap<G> {
 }
 
 /// The numbered roots that lead somewhere, and the numbers of those that are damaged.
-pub(crate) fn all(puddle: Option<&PuddleHeap>) -> (Vec<Root>, Vec<u16>) {
+pub(crate) fn all(puddle: Option<&PuddleHeap>) -> (Vec<TraceRoot>, Vec<u16>) {
     let (mut roots, mut damaged) = (Vec::new(), Vec::new());
     let Some(puddle) = puddle else { return (roots, damaged) };
     for index in 0..ROOT_COUNT as u16 {
@@ -46,7 +46,7 @@ pub(crate) fn all(puddle: Option<&PuddleHeap>) -> (Vec<Root>, Vec<u16>) {
         match crate::roots::load(slot) {
             Some(RootEntry { addr: 0, .. }) => {}
             Some(RootEntry { addr, type_id }) => {
-                roots.push(Root {
+                roots.push(TraceRoot {
                     at: slot.as_ptr().expose_provenance() as u64,
                     to: addr,
                     target: type_id,

@@ -15,7 +15,7 @@ use cenote_medium::planted::{Step, reach};
 
 /// What [`take`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum TakenRun {
     /// The run that begins here is the caller's.
     At(u32),
     /// There is none.
@@ -35,7 +35,7 @@ pub(crate) trait Backing {
 }
 
 /// Takes the first run of `count` free superblocks that begins at a multiple of `align`.
-pub(crate) fn take(backing: &impl Backing, count: u32, align: u32) -> Taken {
+pub(crate) fn take(backing: &impl Backing, count: u32, align: u32) -> TakenRun {
     let mut from = 0;
     let mut disturbed = false;
     while let Some(start) = next(backing, from, true) {
@@ -46,14 +46,14 @@ pub(crate) fn take(backing: &impl Backing, count: u32, align: u32) -> Taken {
             continue;
         }
         match claim(backing, aligned, count) {
-            Ok(()) => return Taken::At(aligned),
+            Ok(()) => return TakenRun::At(aligned),
             Err(refused) => {
                 disturbed = true;
                 from = refused + 1;
             }
         }
     }
-    if disturbed { Taken::Disturbed } else { Taken::None }
+    if disturbed { TakenRun::Disturbed } else { TakenRun::None }
 }
 
 /// Takes exactly this run, or nothing: which superblock could not be had.

@@ -5,7 +5,7 @@
 //! attaching, sweeping. The table is filled where a heap is opened, so the slow paths are compiled
 //! with the caller of [`TracedHeap::open`](super::TracedHeap::open), and programs only call them.
 
-use super::bin::Entry;
+use super::bin::BinEntry;
 use super::superblock::PuddleHeap;
 use crate::block::{Block, Cancelled, Taking};
 use crate::error::{AllocError, FreeError};
@@ -22,7 +22,7 @@ pub(crate) struct Slow<H> {
     pub(super) alloc: Alloc<H>,
     pub(super) free: fn(&H, u64, u8) -> Result<(), FreeError>,
     pub(super) hold: fn(&H, u64) -> Result<(), FreeError>,
-    pub(super) put_in_cache: fn(&H, Entry, TypeId, u32),
+    pub(super) put_in_cache: fn(&H, BinEntry, TypeId, u32),
     pub(super) puddle_at: fn(&H, u64) -> Result<&PuddleHeap, FreeError>,
     pub(super) close: fn(&H),
 }

@@ -4,10 +4,10 @@
 //! thread may hold several: the pool's (between processes), `trimming`, `growth`, the list of
 //! caches. A thread inside the gate waits for none that another process holds.
 
-use super::cache::Shared;
+use super::cache::HeapCaches;
 use super::members::{Inside, Members, Turn};
 use super::puddles::{Growth, Puddles};
-use super::record::Slot;
+use super::record::ReclaimSlot;
 use super::slow::Slow;
 use crate::backing::Backing;
 use crate::error::{BackingError, OpenError, RecoverError};
@@ -50,7 +50,7 @@ pub struct TracedHeap<G: Backing = PoolBacking> {
     pub(crate) members: Option<Members>,
     /// Puddles that this process has found, where others may take some.
     pub(crate) known: AtomicU64,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<HeapCaches>,
     pub(crate) puddles: Puddles,
     /// Lists in which idle runs of large blocks may be.
     pub(crate) idle: [AtomicU64; IDLE_WORDS],
@@ -62,7 +62,7 @@ pub struct TracedHeap<G: Backing = PoolBacking> {
     /// Held by the thread that trims, a step at a time, and by recovery, which takes a superblock
     /// that is being trimmed for free. Before `growth`.
     pub(crate) trimming: Mutex<()>,
-    pub(crate) reclaim: Slot,
+    pub(crate) reclaim: ReclaimSlot,
     pub(crate) slow: Slow<Self>,
 }
 

@@ -49,7 +49,7 @@
 
 use super::anchor;
 use super::geometry::Geometry;
-use super::line::{Line, List, Place};
+use super::line::{BlockList, DescriptorLine, PuddleLines};
 use super::marks;
 use super::runs;
 use crate::class::blocks_per_superblock;
@@ -68,7 +68,7 @@ use zerocopy::FromZeros;
 /// long as the heap.
 #[derive(Debug)]
 pub struct PuddleHeap {
-    place: Place,
+    place: PuddleLines,
     pub(crate) base: u64,
     count: u32,
     pub(crate) index: u32,
@@ -86,7 +86,7 @@ pub struct PuddleHeap {
     /// ([`super::condemn`]).
     pub(crate) restores: bool,
     /// What `lines` points to in a pool that is open for reading only.
-    _copy: Option<Box<[Line]>>,
+    _copy: Option<Box<[DescriptorLine]>>,
 }
 
 // SAFETY: the place's lines are atomics, in the mapping, which outlives this (see `new`), or in
@@ -116,18 +116,18 @@ impl PuddleHeap {
     ) -> Option<Self> {
         let layout = HeapGeometry::new(size, index == 0)?;
         let count = u32::try_from(layout.superblocks).ok()?;
-        let mapped = NonNull::new(with_exposed_provenance_mut::<Line>(
+        let mapped = NonNull::new(with_exposed_provenance_mut::<DescriptorLine>(
             (base + layout.descriptors) as usize,
         ))?;
         let copy = (!writable).then(|| {
             // SAFETY: the descriptors lie in the mapping, begin at a multiple of 64, and all
             // accesses to them are atomic.
             let lines = unsafe { core::slice::from_raw_parts(mapped.as_ptr(), count as usize) };
-            lines.iter().map(Line::copy).collect::<Box<[Line]>>()
+            lines.iter().map(DescriptorLine::copy).collect::<Box<[DescriptorLine]>>()
         });
         let lines = copy.as_ref().map_or(mapped.as_ptr().cast_const(), |copy| copy.as_ptr());
         let marks = base + layout.marks;
-        let place = Place { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
+        let place = PuddleLines { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
         let adopted = AtomicBool::new(false);
         let mut puddle = Self {
             place,
@@ -165,20 +165,20 @@ impl PuddleHeap {
         unsafe { slot.cast::<Self>().as_ref() }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> PuddleLines {
         self.place
     }
 
     /// Descriptor of the superblock at `addr`, its number, and the offset in it.
     #[inline]
-    pub(crate) fn line_at(&self, addr: u64) -> Option<(&Line, u32, u64)> {
+    pub(crate) fn line_at(&self, addr: u64) -> Option<(&DescriptorLine, u32, u64)> {
         // SAFETY: the place of `self`.
         let (line, offset) = unsafe { self.place.line_at(addr) }?;
         Some((line, (offset / SUPERBLOCK_SIZE) as u32, offset % SUPERBLOCK_SIZE))
     }
 
     /// Descriptor of a superblock.
-    pub(crate) fn line(&self, number: u32) -> &Line {
+    pub(crate) fn line(&self, number: u32) -> &DescriptorLine {
         assert!(number < self.count);
         // SAFETY: there are `count` lines, and they live as long as `self`.
         unsafe { &*self.place.lines.add(number as usize) }
@@ -196,7 +196,7 @@ impl PuddleHeap {
     }
 
     /// The mark of the block that begins at `addr`, in a superblock of this geometry; see
-    /// [`Place::mark`].
+    /// [`PuddleLines::mark`].
     #[inline]
     pub(crate) fn mark(&self, geometry: Geometry, addr: u64) -> Option<&AtomicU8> {
         let offset = addr.wrapping_sub(self.base);
@@ -349,7 +349,7 @@ impl PuddleHeap {
     }
 
     /// The pool's lists; only the root puddle has them.
-    pub(crate) fn lists(&self) -> &[List] {
+    pub(crate) fn lists(&self) -> &[BlockList] {
         if self.index != 0 {
             return &[];
         }

@@ -4,7 +4,7 @@
 //! Invariant: the header says that records are trimmed only after the primaries that they changed
 //! are synced; **its sync commits the trim**.
 
-use super::{Journal, Locked, State};
+use super::{Journal, JournalState, Locked};
 use crate::JournalError;
 use crate::file::write_header;
 use cenote_layout::object::JournalHeader;
@@ -48,7 +48,7 @@ impl Journal {
     /// commits**.
     pub(super) fn trim(
         &self,
-        state: &mut State,
+        state: &mut JournalState,
         trimmed: u64,
         chain: u64,
     ) -> Result<(), JournalError> {

@@ -2,8 +2,8 @@
 
 use crate::drawn::{assert_drawn, document, rows, section};
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, LeftEntry, MANIFEST_LEN_MAX, PoolEntry,
-    PuddleEntry, SECTION_MAGIC, SectionHeader, SectionKind, section_sum,
+    ArchiveEntry, ArchiveHeader, CHUNK_LEN_MAX, Codec, FLAG_SKIP, LeftEntry, MANIFEST_LEN_MAX,
+    PoolEntry, PuddleEntry, SECTION_MAGIC, SectionHeader, SectionKind, section_sum,
 };
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
 use cenote_layout::checksum::checksum;
@@ -100,15 +100,15 @@ fn entries_of_archives_are_encoded_as_they_are() {
         permissions: 6,
         created_at_s: 7,
     };
-    let torn = postcard::to_allocvec(&Entry::TornPool(pool.clone())).unwrap();
+    let torn = postcard::to_allocvec(&ArchiveEntry::TornPool(pool.clone())).unwrap();
     assert_eq!(torn, [4, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
-    let pool = postcard::to_allocvec(&Entry::Pool(pool)).unwrap();
+    let pool = postcard::to_allocvec(&ArchiveEntry::Pool(pool)).unwrap();
     assert_eq!(pool, [0, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
     let puddle = PuddleEntry { uuid: Uuid([9; 16]), pool: PoolId(3), index: 1, addr: 2, size: 4 };
-    let encoded = postcard::to_allocvec(&Entry::Puddle(puddle)).unwrap();
+    let encoded = postcard::to_allocvec(&ArchiveEntry::Puddle(puddle)).unwrap();
     assert_eq!(encoded, [&[1][..], &[9; 16], &[3, 1, 2, 4]].concat());
     let left = LeftEntry { id: PoolId(2), name: "q".into(), pointers: 5, from_type: TypeId(6) };
-    assert_eq!(postcard::to_allocvec(&Entry::Left(left)).unwrap(), [3, 2, 1, b'q', 5, 6]);
+    assert_eq!(postcard::to_allocvec(&ArchiveEntry::Left(left)).unwrap(), [3, 2, 1, b'q', 5, 6]);
     let names: Vec<String> = rows(archive).into_iter().skip(2).map(|row| row[1].clone()).collect();
     assert_eq!(names, ["`Pool`", "`Puddle`", "`Type`", "`Left`", "`TornPool`"]);
 }

@@ -3,8 +3,8 @@
 use crate::drawn::{assert_drawn, document, section};
 use cenote_layout::header::Header;
 use cenote_layout::object::{
-    COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader, PSYNC_MAGIC,
-    RecordHeader, RootEntry, Run,
+    COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, LineRun, ObjectHeader,
+    PSYNC_MAGIC, RecordHeader, RootEntry,
 };
 use std::mem::offset_of;
 
@@ -91,7 +91,7 @@ fn records_of_the_journal_are_drawn_as_they_are() {
         ],
     );
     assert_eq!(
-        (size_of::<Run>(), size_of::<CommitRecord>(), JOURNAL_HALVES_OFFSET),
+        (size_of::<LineRun>(), size_of::<CommitRecord>(), JOURNAL_HALVES_OFFSET),
         (16, 32, 8192)
     );
     for magic in [PSYNC_MAGIC, COMMIT_MAGIC] {

@@ -4,7 +4,7 @@ use super::{EntryHead, LogWriter};
 use crate::body::Body;
 use crate::log_error::LogError;
 use crate::scan::check_segment;
-use cenote_layout::log::{ENTRIES_OFFSET, Kind, TailWord, entry_size};
+use cenote_layout::log::{ENTRIES_OFFSET, EntryKind, TailWord, entry_size};
 use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ impl LogWriter {
                     .into(),
             ));
         }
-        let jump = EntryHead { kind: Kind::Jump, addr, size: 0 };
+        let jump = EntryHead { kind: EntryKind::Jump, addr, size: 0 };
         // SAFETY: room is kept free at the end of every segment for the jump.
         unsafe { self.put(jump, core::ptr::null(), 0, entry_size(0) as usize) };
         if self.is_lost() {

@@ -8,7 +8,7 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::log::{AllocationMark, ContentHash, Kind};
+use cenote_layout::log::{AllocationMark, ContentHash, EntryKind};
 use cenote_log::{
     Body, CrashKind, LogDamage, LogSummary, LogWriter, Outcome, Refusal, ReplayTarget,
     SegmentSource, format_segment, inspect, replay,
@@ -256,7 +256,7 @@ impl<'a> Tx<'a> {
         unsafe {
             let data = self.world.at(addr, len);
             self.writer
-                .append_range(Kind::Undo, addr, len, data, &mut |a, l, _| covered.push((a, l)))
+                .append_range(EntryKind::Undo, addr, len, data, &mut |a, l, _| covered.push((a, l)))
                 .unwrap();
         }
     }
@@ -272,7 +272,7 @@ impl<'a> Tx<'a> {
         // SAFETY: the data is readable.
         unsafe {
             self.writer
-                .append_range(Kind::Redo, addr, new.len(), new.as_ptr(), &mut |_, _, _| {})
+                .append_range(EntryKind::Redo, addr, new.len(), new.as_ptr(), &mut |_, _, _| {})
                 .unwrap()
         };
         self.redo.push((addr, new.to_vec()));
@@ -282,7 +282,7 @@ impl<'a> Tx<'a> {
     pub fn fresh(&mut self, addr: u64, new: &[u8]) {
         // SAFETY: fresh entries have no data.
         unsafe {
-            self.writer.append(Kind::Fresh, addr, new.len() as u32, core::ptr::null()).unwrap()
+            self.writer.append(EntryKind::Fresh, addr, new.len() as u32, core::ptr::null()).unwrap()
         };
         self.covered.push((addr, new.len()));
         self.world.write(addr, new);
@@ -294,7 +294,7 @@ impl<'a> Tx<'a> {
         // SAFETY: the mark is readable.
         unsafe {
             let data = (&raw const mark).cast();
-            self.writer.append(Kind::Allocation, addr, new.len() as u32, data).unwrap();
+            self.writer.append(EntryKind::Allocation, addr, new.len() as u32, data).unwrap();
         }
         let old = u64::from_le_bytes(self.world.read(word, 8).try_into().unwrap());
         self.world.write(word, &(old | mask).to_le_bytes());
@@ -306,7 +306,9 @@ impl<'a> Tx<'a> {
     pub fn set_bits(&mut self, addr: u64, mask: u64) {
         // SAFETY: the mask is readable.
         unsafe {
-            self.writer.append(Kind::ClearBitsOnAbort, addr, 8, (&raw const mask).cast()).unwrap()
+            self.writer
+                .append(EntryKind::ClearBitsOnAbort, addr, 8, (&raw const mask).cast())
+                .unwrap()
         };
         let word = u64::from_le_bytes(self.world.read(addr, 8).try_into().unwrap());
         self.world.write(addr, &(word | mask).to_le_bytes());
@@ -316,7 +318,9 @@ impl<'a> Tx<'a> {
     pub fn clear_bits(&mut self, addr: u64, mask: u64) {
         // SAFETY: the mask is readable.
         unsafe {
-            self.writer.append(Kind::ClearBitsOnCommit, addr, 8, (&raw const mask).cast()).unwrap()
+            self.writer
+                .append(EntryKind::ClearBitsOnCommit, addr, 8, (&raw const mask).cast())
+                .unwrap()
         };
         self.marks.push((addr, mask));
     }
@@ -324,7 +328,7 @@ impl<'a> Tx<'a> {
     pub fn volatile(&mut self, addr: u64, old: &[u8]) {
         // SAFETY: the data is readable.
         unsafe {
-            self.writer.append(Kind::Volatile, addr, old.len() as u32, old.as_ptr()).unwrap()
+            self.writer.append(EntryKind::Volatile, addr, old.len() as u32, old.as_ptr()).unwrap()
         };
     }
 

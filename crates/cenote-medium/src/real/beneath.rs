@@ -28,14 +28,14 @@ const HELD_MAX: usize = 8;
 
 /// One directory.
 #[derive(Debug)]
-struct Held {
+struct HeldDirectory {
     name: FileName,
     dir: OwnedFd,
 }
 
 /// Those of one store directory.
 #[derive(Debug, Default)]
-pub(super) struct Beneath([OnceLock<Held>; HELD_MAX]);
+pub(super) struct Beneath([OnceLock<HeldDirectory>; HELD_MAX]);
 
 impl Beneath {
     fn find(&self, name: &str) -> Option<BorrowedFd<'_>> {
@@ -83,7 +83,7 @@ impl Beneath {
         {
             return Ok(());
         }
-        let mut new = Held { name: FileName::new(name), dir };
+        let mut new = HeldDirectory { name: FileName::new(name), dir };
         for slot in &self.0 {
             match slot.set(new) {
                 Ok(()) => return Ok(()),

@@ -22,7 +22,7 @@ use cenote_layout::PAGE_SIZE;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{FileId, FileName, FileStat, Holder, LockGuard, LockKind, MediumError, Operation};
+use crate::{FileId, FileName, FileStat, LockGuard, LockHolder, LockKind, MediumError, Operation};
 
 use super::beneath::{Beneath, open_regular};
 use super::lock;
@@ -417,7 +417,7 @@ impl Files {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<LockGuard, Holder>> {
+    ) -> Result<core::result::Result<LockGuard, LockHolder>> {
         // A descriptor kept for a sync would drop the lock when it is closed.
         self.unsynced().remove(name);
         let made = |file: &File| self.owner.give(Operation::Lock, name, file, self.dir());
@@ -432,7 +432,7 @@ impl Files {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+    ) -> Result<core::result::Result<(LockGuard, FileId), LockHolder>> {
         super::hold::hold(self.at(name), name, kind)
     }
 
@@ -440,7 +440,7 @@ impl Files {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
+    ) -> Result<core::result::Result<Option<LockGuard>, LockHolder>> {
         super::hold::hold_dir(self.dir(), name, kind, |dir| self.beneath.keep(name, dir))
     }
 

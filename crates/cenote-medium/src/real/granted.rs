@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cenote_layout::id::Uuid;
 
 use crate::{
-    Durability, FileName, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumError,
+    Durability, FileName, FileWord, LockGuard, LockHolder, LockKind, MapMode, Medium, MediumError,
     MediumInfo, MediumKind, Operation, Persistence,
 };
 
@@ -182,7 +182,11 @@ unsafe impl Medium for GrantedMedium {
         owners(Operation::MakeDirectory, name)
     }
 
-    fn lock(&self, name: &str, _kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+    fn lock(
+        &self,
+        name: &str,
+        _kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, LockHolder>> {
         owners(Operation::Lock, name)
     }
 

@@ -21,12 +21,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cenote_sys::description_lock::{DescriptionLock, Scope};
 use cenote_sys::held_byte;
-use cenote_sys::record_lock::Kind;
+use cenote_sys::record_lock::RecordLockKind;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::planted::{Bug, planted};
-use crate::{FileId, FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+use crate::{FileId, FileName, LockGuard, LockHolder, LockKind, MediumError, Operation};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
@@ -38,7 +38,7 @@ pub(super) fn hold(
     at: (BorrowedFd<'_>, &str),
     name: &str,
     kind: LockKind,
-) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+) -> Result<core::result::Result<(LockGuard, FileId), LockHolder>> {
     let op = Operation::Lock;
     if planted(Bug::StoreNotHeld) {
         return Ok(Ok((LockGuard::new(()), file_id(at, name)?)));
@@ -73,7 +73,7 @@ pub(super) fn hold_dir(
     name: &str,
     kind: LockKind,
     keep: impl FnOnce(OwnedFd) -> Result<()>,
-) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
+) -> Result<core::result::Result<Option<LockGuard>, LockHolder>> {
     let op = Operation::Lock;
     FileName::check(op, name)?;
     if planted(Bug::StoreNotHeld) || planted(Bug::DirectoriesNotHeld) {
@@ -102,10 +102,10 @@ pub(super) fn hold_dir(
     }
 }
 
-fn in_system(kind: LockKind) -> Kind {
+fn in_system(kind: LockKind) -> RecordLockKind {
     match kind {
-        LockKind::Shared => Kind::Shared,
-        LockKind::Exclusive => Kind::Exclusive,
+        LockKind::Shared => RecordLockKind::Shared,
+        LockKind::Exclusive => RecordLockKind::Exclusive,
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) fn is_mounted((dir, path): (BorrowedFd<'_>, &str), name: &str) -> Res
 pub(super) fn is_byte_held(place: (BorrowedFd<'_>, &str), name: &str, at: u64) -> Result<bool> {
     let op = Operation::Lock;
     FileName::check(op, name)?;
-    let file = match open(place, Kind::Shared) {
+    let file = match open(place, RecordLockKind::Shared) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(source) => return Err(MediumError::from_io(op, name, source)),
@@ -149,11 +149,11 @@ pub(super) fn is_byte_held(place: (BorrowedFd<'_>, &str), name: &str, at: u64) -
     }
 }
 
-fn open((dir, name): (BorrowedFd<'_>, &str), kind: Kind) -> io::Result<OwnedFd> {
+fn open((dir, name): (BorrowedFd<'_>, &str), kind: RecordLockKind) -> io::Result<OwnedFd> {
     let (path, flags) = match (name, kind) {
         ("", _) => (".", OFlags::RDONLY | OFlags::DIRECTORY),
-        (name, Kind::Shared) => (name, OFlags::RDONLY),
-        (name, Kind::Exclusive) => (name, OFlags::RDWR),
+        (name, RecordLockKind::Shared) => (name, OFlags::RDONLY),
+        (name, RecordLockKind::Exclusive) => (name, OFlags::RDWR),
     };
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(rustix::fs::openat(dir, path, flags, Mode::empty())?)
@@ -167,6 +167,6 @@ fn has_no_locks(error: &io::Error) -> bool {
     none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-fn unknown(what: &str) -> Holder {
-    Holder { pid: None, text: format!("a process that holds {what}") }
+fn unknown(what: &str) -> LockHolder {
+    LockHolder { pid: None, text: format!("a process that holds {what}") }
 }

@@ -10,13 +10,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
-use cenote_sys::record_lock::{self, HolderPid, Kind};
+use cenote_sys::record_lock::{self, HolderPid, RecordLockKind};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::{FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+use crate::{FileName, LockGuard, LockHolder, LockKind, MediumError, Operation};
 
 /// A file locked by this process, once however many guards share it.
-struct Held {
+struct HeldFile {
     device: u64,
     inode: u64,
     /// The last part of its name: spares a system call for every open of another file.
@@ -28,11 +28,11 @@ struct Held {
     file: File,
 }
 
-static HELD: ProcessLock<Vec<Held>> = ProcessLock::new(Vec::new());
+static HELD: ProcessLock<Vec<HeldFile>> = ProcessLock::new(Vec::new());
 
 /// Locked by this process; entries of a parent are closed and forgotten (in a child that frees only
 /// descriptors).
-fn held() -> ProcessGuard<Vec<Held>> {
+fn held() -> ProcessGuard<Vec<HeldFile>> {
     let mut held = HELD.lock();
     let pid = cenote_sys::process::pid();
     held.retain(|entry| entry.pid == pid);
@@ -79,7 +79,7 @@ pub(super) fn lock(
     name: &str,
     (kind, writable): (LockKind, bool),
     made: impl Fn(&File) -> Result<(), MediumError>,
-) -> Result<Result<LockGuard, Holder>, MediumError> {
+) -> Result<Result<LockGuard, LockHolder>, MediumError> {
     let op = Operation::Lock;
     FileName::check(op, name)?;
     if kind == LockKind::Exclusive && !writable {
@@ -118,8 +118,8 @@ pub(super) fn lock(
         made(&file)?;
     }
     let sys_kind = match kind {
-        LockKind::Shared => Kind::Shared,
-        LockKind::Exclusive => Kind::Exclusive,
+        LockKind::Shared => RecordLockKind::Shared,
+        LockKind::Exclusive => RecordLockKind::Exclusive,
     };
     match record_lock::try_lock(file.as_fd(), sys_kind) {
         Ok(Ok(())) => {}
@@ -127,7 +127,15 @@ pub(super) fn lock(
         Err(source) => return Err(MediumError::from_io(op, name, source)),
     }
     let (device, inode, pid) = (stat.st_dev, stat.st_ino, cenote_sys::process::pid());
-    held.push(Held { device, inode, name: last_part(name).to_owned(), kind, guards: 1, pid, file });
+    held.push(HeldFile {
+        device,
+        inode,
+        name: last_part(name).to_owned(),
+        kind,
+        guards: 1,
+        pid,
+        file,
+    });
     Ok(Ok(LockGuard::new(Guard { device, inode, pid })))
 }
 
@@ -146,7 +154,7 @@ impl Drop for Guard {
             return;
         }
         let mut held = held();
-        let same = |entry: &Held| (entry.device, entry.inode) == (self.device, self.inode);
+        let same = |entry: &HeldFile| (entry.device, entry.inode) == (self.device, self.inode);
         let Some(at) = held.iter().position(same) else { return };
         held[at].guards -= 1;
         if held[at].guards == 0 {
@@ -158,7 +166,7 @@ impl Drop for Guard {
     }
 }
 
-fn this_process(kind: LockKind) -> Holder {
+fn this_process(kind: LockKind) -> LockHolder {
     let pid = cenote_sys::process::pid();
     let how = match kind {
         LockKind::Exclusive => "which has it open for writing already",
@@ -166,10 +174,10 @@ fn this_process(kind: LockKind) -> Holder {
             "a handle of which has it open for reading, and keeps writers out until it is dropped"
         }
     };
-    Holder { pid: Some(pid), text: format!("this process ({pid}), {how}") }
+    LockHolder { pid: Some(pid), text: format!("this process ({pid}), {how}") }
 }
 
-fn other_process(HolderPid(pid): HolderPid) -> Holder {
+fn other_process(HolderPid(pid): HolderPid) -> LockHolder {
     let text = match pid {
         Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
             Ok(name) => format!("process {pid} ({})", name.trim().escape_debug()),
@@ -179,5 +187,5 @@ fn other_process(HolderPid(pid): HolderPid) -> Holder {
             "a process that this one cannot see: of another container or another machine".to_owned()
         }
     };
-    Holder { pid, text }
+    LockHolder { pid, text }
 }

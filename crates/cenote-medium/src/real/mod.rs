@@ -27,7 +27,7 @@ use cenote_layout::id::Uuid;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::{
-    Durability, FileId, FileStat, FileWord, Holder, LockGuard, LockKind, MapMode, Medium,
+    Durability, FileId, FileStat, FileWord, LockGuard, LockHolder, LockKind, MapMode, Medium,
     MediumError, MediumInfo, MediumKind, Persistence,
 };
 
@@ -285,7 +285,11 @@ unsafe impl Medium for RealMedium {
         self.files.make_dir(name)
     }
 
-    fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+    fn lock(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, LockHolder>> {
         self.files.lock(name, kind)
     }
 
@@ -293,7 +297,7 @@ unsafe impl Medium for RealMedium {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+    ) -> Result<core::result::Result<(LockGuard, FileId), LockHolder>> {
         self.files.hold(name, kind)
     }
 
@@ -301,7 +305,7 @@ unsafe impl Medium for RealMedium {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
+    ) -> Result<core::result::Result<Option<LockGuard>, LockHolder>> {
         self.files.hold_dir(name, kind)
     }
 

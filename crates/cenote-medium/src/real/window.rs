@@ -23,12 +23,12 @@ const WINDOWS_MAX: usize = 16;
 /// Reserved windows: base 0 is a free entry.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    entries: [Window; WINDOWS_MAX],
+    entries: [RealWindow; WINDOWS_MAX],
     changing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Window {
+struct RealWindow {
     base: AtomicU64,
     len: AtomicU64,
 }
@@ -103,7 +103,7 @@ impl Windows {
 
     pub(super) fn release(&self, base: u64, len: u64) -> Result<(), MediumError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |window: &&Window| {
+        let same = |window: &&RealWindow| {
             base != 0
                 && window.base.load(Ordering::Relaxed) == base
                 && window.len.load(Ordering::Relaxed) == len

@@ -20,21 +20,21 @@ pub(crate) const SECTOR_WORDS: u64 = (SECTOR / WORD) as u64;
 
 /// One page that is not known to be all zero.
 #[repr(C, align(64))]
-pub(crate) struct Page {
+pub(crate) struct ContentPage {
     bytes: [u8; PAGE],
     /// Hash of `bytes`, or 0 when it is not known.
     hash: AtomicU64,
 }
 
-impl Clone for Page {
+impl Clone for ContentPage {
     fn clone(&self) -> Self {
         Self { bytes: self.bytes, hash: AtomicU64::new(0) }
     }
 }
 
-static ZERO_PAGE: Page = Page { bytes: [0; PAGE], hash: AtomicU64::new(0) };
+static ZERO_PAGE: ContentPage = ContentPage { bytes: [0; PAGE], hash: AtomicU64::new(0) };
 
-impl Page {
+impl ContentPage {
     /// Hash of the bytes, never 0 unless all of them are.
     fn hash(&self) -> u64 {
         let known = self.hash.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Page {
 /// What a file holds, without its length.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
-    pages: Vec<Option<Arc<Page>>>,
+    pages: Vec<Option<Arc<ContentPage>>>,
 }
 
 impl Content {

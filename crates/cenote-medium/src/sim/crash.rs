@@ -14,11 +14,11 @@
 
 mod image;
 
-pub(crate) use image::Entry;
 pub use image::Image;
+pub(crate) use image::ImageEntry;
 
 use super::content::{Content, SECTOR};
-use super::model::{Binding, File, Holes, Inode, Model, NameStep, Names, directory_of};
+use super::model::{Binding, File, Holes, Inode, MediumModel, NameStep, Names, directory_of};
 use super::options::Origin;
 use super::random::mix;
 use std::collections::{BTreeMap, HashMap};
@@ -52,7 +52,7 @@ enum Values {
 
 /// Where a unit of a [`CrashState`] lies. A file that has no name any more is "".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum CrashPlace<'a> {
     /// 8 bytes of a mapped file.
     Word {
         /// The file.
@@ -152,13 +152,13 @@ pub struct CrashState {
 
 impl CrashState {
     /// The state of `model` after `event` events of a history that is set up as `origin`.
-    pub(crate) fn new(model: &Model, event: usize, origin: Origin) -> Self {
+    pub(crate) fn new(model: &MediumModel, event: usize, origin: Origin) -> Self {
         let (units, steps) = Self::undecided(model);
         Self { units, steps, ..Self::of_processes(model, event, origin) }
     }
 
     /// What a loss of power decides.
-    fn undecided(model: &Model) -> (Vec<Unit>, Vec<NameStep>) {
+    fn undecided(model: &MediumModel) -> (Vec<Unit>, Vec<NameStep>) {
         let mut units = Vec::new();
         let mut steps = Vec::new();
         for (number, change) in model.name_changes.iter().enumerate() {
@@ -202,7 +202,7 @@ impl CrashState {
 
     /// The same without what a loss of power decides: one image of that, with everything lost, and
     /// [`CrashState::image_process`].
-    pub(crate) fn of_processes(model: &Model, event: usize, origin: Origin) -> Self {
+    pub(crate) fn of_processes(model: &MediumModel, event: usize, origin: Origin) -> Self {
         let ends = |(&inode, file): (&Inode, &File)| {
             let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
             let floor_len = file.lengths.first().copied().unwrap_or(0);
@@ -322,16 +322,16 @@ impl CrashState {
 
     /// Where a unit lies, for tests that decide several units together.
     #[must_use]
-    pub fn place(&self, unit: usize) -> Option<Place<'_>> {
+    pub fn place(&self, unit: usize) -> Option<CrashPlace<'_>> {
         let unit = self.units.get(unit)?;
         let file = || self.file_name(unit.inode).unwrap_or_default();
         Some(match &unit.values {
-            Values::Words { word, .. } => Place::Word { file: file(), offset: word * 8 },
+            Values::Words { word, .. } => CrashPlace::Word { file: file(), offset: word * 8 },
             Values::Sectors { sector, .. } => {
-                Place::Sector { file: file(), offset: sector * SECTOR as u64 }
+                CrashPlace::Sector { file: file(), offset: sector * SECTOR as u64 }
             }
-            Values::Lengths(_) => Place::Length { file: file() },
-            Values::Name(_) => Place::Name,
+            Values::Lengths(_) => CrashPlace::Length { file: file() },
+            Values::Name(_) => CrashPlace::Name,
         })
     }
 
@@ -439,14 +439,14 @@ impl CrashState {
         mut file_of: impl FnMut(Inode, &Ends) -> (Arc<Content>, u64),
     ) -> Image {
         let mut entries = BTreeMap::new();
-        let mut seen: Vec<(Inode, Entry)> = Vec::new();
+        let mut seen: Vec<(Inode, ImageEntry)> = Vec::new();
         for (name, binding) in names {
             let directory = directory_of(name);
             if !directory.is_empty() && names.get(directory) != Some(&Binding::Directory) {
                 continue;
             }
             let entry = match binding {
-                Binding::Directory => Entry::Directory,
+                Binding::Directory => ImageEntry::Directory,
                 Binding::File(inode) => {
                     match (seen.iter().find(|(of, _)| of == inode), self.files.get(inode)) {
                         (Some((_, entry)), _) => entry.clone(),
@@ -460,7 +460,7 @@ impl CrashState {
                                 CrashKind::Process => &file.holes,
                                 CrashKind::Power => &file.holes_at_worst,
                             };
-                            let entry = Entry::File { content, len, holes: Arc::clone(holes) };
+                            let entry = ImageEntry::File { content, len, holes: Arc::clone(holes) };
                             seen.push((*inode, entry.clone()));
                             entry
                         }

@@ -10,9 +10,9 @@ use super::fault::FaultPoint;
 use super::live::{Live, LiveFile, Mapping};
 use super::medium::{Core, SimMedium};
 use super::model::{Binding, Event, Inode, directory_of, pages};
-use super::window::Window;
+use super::window::SimWindow;
 use crate::{
-    Durability, FileName, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumError,
+    Durability, FileName, FileWord, LockGuard, LockHolder, LockKind, MapMode, Medium, MediumError,
     MediumInfo, MediumKind, Operation, Persistence,
 };
 use cenote_layout::id::Uuid;
@@ -383,7 +383,11 @@ unsafe impl Medium for SimMedium {
         Ok(())
     }
 
-    fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+    fn lock(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, LockHolder>> {
         let op = Operation::Lock;
         let mut live = self.live();
         Self::begin_read(&mut live, op, name)?;
@@ -407,7 +411,7 @@ unsafe impl Medium for SimMedium {
                 "which writes"
             };
             let text = format!("another handle of this simulated medium, {how}");
-            return Ok(Err(Holder { pid: Some(std::process::id()), text }));
+            return Ok(Err(LockHolder { pid: Some(std::process::id()), text }));
         }
         let id = live.random.next();
         live.locks.push((id, name.into(), kind));
@@ -419,7 +423,7 @@ unsafe impl Medium for SimMedium {
         if self.live().fault(FaultPoint::Operation(Operation::Reserve), "").is_some() {
             return Err(system(Operation::Reserve, "", EIO));
         }
-        let mut window = Window::reserve(base, len)?;
+        let mut window = SimWindow::reserve(base, len)?;
         if !self.core.keeps_memory {
             window.clear_idle();
         }

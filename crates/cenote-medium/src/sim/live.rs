@@ -11,12 +11,12 @@
 //! * An address outside every mapping of this simulation is never read: it may be other code's.
 
 use super::content::{Content, PAGE, WORD};
-use super::crash::{CrashKind, CrashState, Entry, Image};
+use super::crash::{CrashKind, CrashState, Image, ImageEntry};
 use super::fault::{FaultEffect, FaultPoint, Faults};
-use super::model::{Binding, Event, File, Holes, Inode, Model, Names, Store, pages};
+use super::model::{Binding, Event, File, Holes, Inode, MediumModel, Names, WordStore, pages};
 use super::options::Origin;
 use super::random::{Random, mix};
-use super::window::Window;
+use super::window::SimWindow;
 use crate::{Durability, LockKind, MapMode};
 use cenote_layout::LINE_SIZE;
 use std::cell::Cell;
@@ -161,7 +161,7 @@ pub(crate) struct Live {
     pub(crate) names: Names,
     next_inode: Inode,
     pub(crate) maps: Vec<Mapping>,
-    pub(crate) windows: Vec<Window>,
+    pub(crate) windows: Vec<SimWindow>,
     /// Whether events are noted.
     pub(crate) recording: bool,
     /// Whether stores from now on are not looked for.
@@ -169,7 +169,7 @@ pub(crate) struct Live {
     /// Whether memory is left in the window for the next simulation.
     pub(crate) keeps_memory: bool,
     /// What the history began with.
-    base: Model,
+    base: MediumModel,
     events: Vec<Event>,
     pub(crate) faults: Faults,
     pub(crate) locks: Vec<(u64, Arc<str>, LockKind)>,
@@ -180,15 +180,15 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(entries: &BTreeMap<Arc<str>, Entry>, origin: Origin) -> Self {
+    pub(crate) fn new(entries: &BTreeMap<Arc<str>, ImageEntry>, origin: Origin) -> Self {
         let mut names = Names::new();
         let mut files = BTreeMap::new();
-        let mut base = Model::default();
+        let mut base = MediumModel::default();
         let mut next_inode = 1;
         for (name, entry) in entries {
             let binding = match entry {
-                Entry::Directory => Binding::Directory,
-                Entry::File { content, len, holes } => {
+                ImageEntry::Directory => Binding::Directory,
+                ImageEntry::File { content, len, holes } => {
                     let file = LiveFile {
                         content: Arc::clone(content),
                         len: *len,
@@ -247,7 +247,7 @@ impl Live {
                 let mut content = std::mem::take(&mut file.content);
                 map.collect(&mut content, |word, value| {
                     *hole_stores += u64::from(file.is_hole(word));
-                    stores.push(Store { inode: map.inode, word, value })
+                    stores.push(WordStore { inode: map.inode, word, value })
                 });
                 file.content = content;
             }
@@ -273,7 +273,7 @@ impl Live {
     }
 
     /// Begins the history, see `SimMedium::resume`.
-    pub(crate) fn resume(&mut self, from: Option<&Model>) -> bool {
+    pub(crate) fn resume(&mut self, from: Option<&MediumModel>) -> bool {
         self.observe();
         self.events.clear();
         match from {
@@ -291,11 +291,11 @@ impl Live {
             None => {
                 let files = self.files.iter();
                 let files = files.map(|(&inode, f)| (inode, f.durable()));
-                self.base = Model {
+                self.base = MediumModel {
                     files: files.collect(),
                     names: self.names.clone(),
                     latest_names: self.names.clone(),
-                    ..Model::default()
+                    ..MediumModel::default()
                 };
             }
         }
@@ -304,7 +304,7 @@ impl Live {
     }
 
     /// Gives a window back, its memory too where it is kept for the next simulation.
-    pub(crate) fn let_go(&mut self, mut window: Window) {
+    pub(crate) fn let_go(&mut self, mut window: SimWindow) {
         let inside = |map: &Mapping| window.holds(map.addr, map.len);
         let writable =
             self.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
@@ -394,11 +394,11 @@ impl Live {
         self.observe();
         let entries = self.names.iter().filter_map(|(name, binding)| {
             let entry = match binding {
-                Binding::Directory => Entry::Directory,
+                Binding::Directory => ImageEntry::Directory,
                 Binding::File(inode) => {
                     let file = self.files.get(inode)?;
                     let (content, holes) = (Arc::clone(&file.content), Arc::clone(&file.holes));
-                    Entry::File { content, len: file.len, holes }
+                    ImageEntry::File { content, len: file.len, holes }
                 }
             };
             Some((Arc::clone(name), entry))
@@ -417,7 +417,7 @@ impl Drop for Live {
 
 /// A history that is walked from its beginning.
 pub(crate) struct History {
-    model: Model,
+    model: MediumModel,
     events: Vec<Event>,
     done: usize,
     origin: Origin,
@@ -439,7 +439,7 @@ impl History {
         more
     }
 
-    pub(crate) fn into_model(self) -> Model {
+    pub(crate) fn into_model(self) -> MediumModel {
         self.model
     }
 

@@ -8,7 +8,7 @@ use super::crash::{CrashKind, CrashState, Image};
 use super::explore::{Explorer, Limits, Visited};
 use super::fault::{Fault, FaultEffect, FaultPoint};
 use super::live::{History, Live};
-use super::model::{Binding, Event, Model};
+use super::model::{Binding, Event, MediumModel};
 use super::options::{Origin, SimOptions};
 use super::random::{Random, mix};
 use crate::{Durability, SimHook, SimSlot};
@@ -363,7 +363,7 @@ impl SimMedium {
 /// What is durable and what is undecided at one moment; see [`SimMedium::snapshot`].
 #[derive(Clone)]
 pub struct Snapshot {
-    model: Model,
+    model: MediumModel,
 }
 
 impl fmt::Debug for Snapshot {

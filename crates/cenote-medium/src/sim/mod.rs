@@ -30,7 +30,7 @@ mod options;
 mod random;
 mod window;
 
-pub use crash::{CrashKind, CrashState, Image, Place};
+pub use crash::{CrashKind, CrashPlace, CrashState, Image};
 pub use explore::{Explorer, Limits, Visited};
 pub use fault::{Fault, FaultEffect, FaultPoint, Rest};
 pub use medium::{SimMedium, Snapshot, Walk};

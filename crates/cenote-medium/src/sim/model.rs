@@ -42,7 +42,7 @@ pub(crate) type Names = BTreeMap<Arc<str>, Binding>;
 
 /// A word that changed since the last event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Store {
+pub(crate) struct WordStore {
     pub(crate) inode: Inode,
     pub(crate) word: u64,
     pub(crate) value: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Store {
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// Words that were found changed in mapped memory.
-    Stores(Vec<Store>),
+    Stores(Vec<WordStore>),
     /// `words` words from `first` on were flushed, or streamed, by a thread.
     Flush {
         thread: u32,
@@ -467,7 +467,7 @@ pub(crate) fn directory_of(name: &str) -> &str {
 
 /// All files and names of a medium, durable and undecided.
 #[derive(Clone, Default)]
-pub(crate) struct Model {
+pub(crate) struct MediumModel {
     pub(crate) files: BTreeMap<Inode, File>,
     /// Names that are certainly durable.
     pub(crate) names: Names,
@@ -482,7 +482,7 @@ pub(crate) struct Model {
     pub(crate) label: Option<Arc<str>>,
 }
 
-impl Model {
+impl MediumModel {
     /// Goes one step on.
     pub(crate) fn apply(&mut self, event: &Event) {
         match event {

@@ -20,7 +20,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// A window in the registry.
-struct Entry {
+struct WindowEntry {
     base: u64,
     len: u64,
     /// Whose simulation has it; `None`: it is idle.
@@ -29,7 +29,7 @@ struct Entry {
     idle: Vec<(u64, u64)>,
 }
 
-impl Entry {
+impl WindowEntry {
     fn overlaps(&self, base: u64, len: u64) -> bool {
         self.base < base.saturating_add(len) && base < self.base.saturating_add(self.len)
     }
@@ -41,7 +41,7 @@ impl Entry {
     }
 }
 
-static REGISTRY: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static REGISTRY: Mutex<Vec<WindowEntry>> = Mutex::new(Vec::new());
 static GIVEN_BACK: Condvar = Condvar::new();
 
 /// How long to wait for the simulation of another thread.
@@ -51,14 +51,14 @@ const IDLE_MAX: usize = 4;
 
 /// A reserved window; given back when dropped, with everything that is mapped in it.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct SimWindow {
     base: u64,
     len: u64,
     idle: Vec<(u64, u64)>,
     keep: bool,
 }
 
-impl Window {
+impl SimWindow {
     pub(crate) fn reserve(base: u64, len: u64) -> Result<Self, MediumError> {
         let refused = |source| MediumError::WindowTaken { base, len, source };
         let me = std::thread::current().id();
@@ -92,7 +92,7 @@ impl Window {
             return Err(refused(io::Error::from(io::ErrorKind::InvalidInput)));
         };
         memory::reserve(at, bytes).map_err(|error| refused(io::Error::other(error)))?;
-        registry.push(Entry { base, len, owner: Some(me), idle: Vec::new() });
+        registry.push(WindowEntry { base, len, owner: Some(me), idle: Vec::new() });
         Ok(Self { base, len, idle: Vec::new(), keep: false })
     }
 
@@ -131,7 +131,7 @@ impl Window {
         }
     }
 
-    /// Leaves writable memory for later simulations, in this window or, with [`Window::keep`],
+    /// Leaves writable memory for later simulations, in this window or, with [`SimWindow::keep`],
     /// after it.
     pub(crate) fn leave_idle(&mut self, addr: u64, len: u64) {
         self.idle.push((addr, len));
@@ -143,7 +143,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for SimWindow {
     fn drop(&mut self) {
         let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = registry.iter().position(|entry| entry.base == self.base) {
@@ -163,7 +163,7 @@ impl Drop for Window {
 }
 
 /// Gives the oldest idle windows back until there are no more than `kept`.
-fn release_idle(registry: &mut Vec<Entry>, kept: usize) {
+fn release_idle(registry: &mut Vec<WindowEntry>, kept: usize) {
     let mut surplus =
         registry.iter().filter(|entry| entry.owner.is_none()).count().saturating_sub(kept);
     registry.retain(|entry| {

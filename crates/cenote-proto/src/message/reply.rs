@@ -52,7 +52,7 @@ pub struct MediumText {
 
 /// Where a puddle lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct PuddlePlace {
     /// Its pool.
     pub pool: PoolId,
     /// Its number there.
@@ -353,7 +353,7 @@ pub enum Reply {
     /// To `Request::Places`.
     Places {
         /// The page.
-        items: Vec<Place>,
+        items: Vec<PuddlePlace>,
         /// Whether there are more.
         more: bool,
     },

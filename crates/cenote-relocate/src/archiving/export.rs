@@ -19,7 +19,7 @@
 //! opened with a key, which has to be the pool's then; without it all types of the store are taken
 //! along, and where its pointers lead is not known.
 
-use super::scan::{Body, Found, Scan, World, closure, is_zero};
+use super::scan::{Body, FoundReferences, PuddleScan, ScanWorld, closure, is_zero};
 use super::{ArchivingError, OnArchiving, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;
@@ -99,7 +99,7 @@ pub unsafe fn export<W: Write>(
     let ExportOptions { codec, with_targets, mut progress } = options;
     let infos = store.pools();
     // SAFETY: the caller's.
-    let taken = unsafe { Taken::of(store, &infos, names, with_targets, &mut progress) }?;
+    let taken = unsafe { TakenPools::of(store, &infos, names, with_targets, &mut progress) }?;
     let manifest = taken.manifest(store, &infos)?;
     let of = manifest.bytes();
     let mut writer = ArchiveWriter::begin(out, &manifest, codec)?;
@@ -137,14 +137,14 @@ fn name_of(infos: &[PoolInfo], id: PoolId) -> Option<&str> {
 
 /// The pools that are taken along, and what their pointers say.
 #[derive(Default)]
-struct Taken {
+struct TakenPools {
     sources: BTreeMap<PoolId, QuiescentPool>,
-    found: Found,
+    found: FoundReferences,
     /// Names of those that could not be looked into.
     unseen: Vec<String>,
 }
 
-impl Taken {
+impl TakenPools {
     /// Takes the pools of these names, and those that their pointers lead to if `with_targets` says
     /// so.
     ///
@@ -159,7 +159,7 @@ impl Taken {
     ) -> Result<Self, ArchivingError> {
         let all_puddles = store.places_of_pools()?;
         let type_of = |id| store.type_record(id);
-        let world = World::new(&type_of, &all_puddles);
+        let world = ScanWorld::new(&type_of, &all_puddles);
         let mut todo = Vec::new();
         for name in names {
             let info = infos.iter().find(|info| info.record.name == *name);
@@ -207,7 +207,7 @@ impl Taken {
         &mut self,
         store: &Store,
         source: &QuiescentPool,
-        (world, pointers): (&World<'_>, bool),
+        (world, pointers): (&ScanWorld<'_>, bool),
         progress: &mut Option<OnArchiving<'_>>,
     ) -> Result<(), ArchivingError> {
         let sealed = source.at_rest != AtRest::None;
@@ -223,7 +223,8 @@ impl Taken {
                 }
                 None => Ok(file.read_exact_at(offset, bytes)?),
             };
-            Scan { body: Body { bytes: &bytes, puddle }, world, pointers }.run(&mut self.found)?;
+            PuddleScan { body: Body { bytes: &bytes, puddle }, world, pointers }
+                .run(&mut self.found)?;
             tell(progress, 0, 0)?;
         }
         Ok(())

@@ -29,9 +29,9 @@ pub enum Exclusive {
 }
 
 /// Removes the unfinished file, unless it has its name.
-struct Part(Option<PathBuf>);
+struct UnfinishedFile(Option<PathBuf>);
 
-impl Drop for Part {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if let Some(path) = self.0.take() {
             let _ = std::fs::remove_file(path);
@@ -80,7 +80,7 @@ pub fn to_file<R>(
         },
         _ => failed("make")(source),
     })?;
-    let mut guard = Part(Some(part.clone()));
+    let mut guard = UnfinishedFile(Some(part.clone()));
     let made = write(&file)?;
     file.sync_all().map_err(failed("sync"))?;
     let renamed = match exclusive {

@@ -13,7 +13,7 @@
 //! archive is imported from an author whose store would be opened.
 
 use super::{ArchivingError, OnArchiving, Stale, check_values, tell};
-use cenote_archive::{ArchiveError, ArchiveReader, Manifest, PoolEntry, Step};
+use cenote_archive::{ArchiveError, ArchiveReader, ArchiveStep, Manifest, PoolEntry};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::MediumError;
@@ -124,9 +124,9 @@ pub fn unpack<R: Read>(
             step => step?,
         };
         match step {
-            Step::End => break,
-            Step::Skipped => {}
-            Step::Chunk(chunk) => {
+            ArchiveStep::End => break,
+            ArchiveStep::Skipped => {}
+            ArchiveStep::Chunk(chunk) => {
                 // Puddles come in order.
                 while next < chunk.puddle {
                     before += manifest.puddles.get(next).map_or(0, |puddle| puddle.size);
@@ -179,9 +179,9 @@ pub fn inspect<R: Read>(
     let mut done = 0;
     loop {
         match reader.step()? {
-            Step::End => break,
-            Step::Skipped => {}
-            Step::Chunk(chunk) => done += chunk.bytes.len() as u64,
+            ArchiveStep::End => break,
+            ArchiveStep::Skipped => {}
+            ArchiveStep::Chunk(chunk) => done += chunk.bytes.len() as u64,
         }
         tell(&mut progress, done, manifest.bytes())?;
     }

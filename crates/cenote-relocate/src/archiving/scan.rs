@@ -31,14 +31,14 @@ const STEP: u64 = 1 << 20;
 pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ArchivingError>;
 
 /// What the scan needs to know of a store.
-pub(super) struct World<'a> {
+pub(super) struct ScanWorld<'a> {
     /// A type's record.
     pub(super) type_of: &'a dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
     /// Puddles of pools, by address: first address, first behind it, pool.
     places: Vec<(u64, u64, PoolId)>,
 }
 
-impl<'a> World<'a> {
+impl<'a> ScanWorld<'a> {
     pub(super) fn new(
         type_of: &'a dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
         puddles: &[PuddleRecord],
@@ -65,7 +65,7 @@ impl<'a> World<'a> {
 
 /// Where pointers lead that leave their pool.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundReferences {
     /// Types of allocated blocks.
     pub(super) types: BTreeSet<TypeId>,
     /// By pool: pointers, and the type of a block that has one.
@@ -78,7 +78,7 @@ fn is_kept(mark: &u8) -> bool {
 }
 
 /// Allocated blocks of a superblock, or a large one.
-pub(super) struct Held {
+pub(super) struct HeldBlocks {
     /// Offset of the first block's place in the puddle.
     pub(super) base: u64,
     /// Bytes of a block.
@@ -107,7 +107,7 @@ impl Body<'_> {
     /// believed beyond that: what `visit` gets lies in the puddle.
     pub(super) fn each_held(
         &self,
-        visit: &mut dyn FnMut(&Held) -> Result<(), ArchivingError>,
+        visit: &mut dyn FnMut(&HeldBlocks) -> Result<(), ArchivingError>,
     ) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
             return Ok(());
@@ -140,7 +140,7 @@ impl Body<'_> {
         geometry: &HeapGeometry,
         descriptor: &Descriptor,
         marks: &[u8],
-    ) -> Result<Option<Held>, ArchivingError> {
+    ) -> Result<Option<HeldBlocks>, ArchivingError> {
         let state = SuperblockState::from_u32(descriptor.state);
         let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
         let large =
@@ -154,7 +154,7 @@ impl Body<'_> {
             let span = size.div_ceil(SUPERBLOCK_SIZE);
             let fits = number.saturating_add(span) <= geometry.superblocks;
             let kept = fits && marks.first().is_some_and(is_kept);
-            return Ok(kept.then(|| Held { base, size, type_id, large, kept: vec![true] }));
+            return Ok(kept.then(|| HeldBlocks { base, size, type_id, large, kept: vec![true] }));
         }
         if size > SUPERBLOCK_SIZE {
             return Ok(None);
@@ -170,7 +170,7 @@ impl Body<'_> {
         }
         let marks = if tiny { &own[..] } else { marks };
         let kept: Vec<bool> = marks.get(..count).unwrap_or_default().iter().map(is_kept).collect();
-        Ok(kept.contains(&true).then_some(Held { base, size, type_id, large, kept }))
+        Ok(kept.contains(&true).then_some(HeldBlocks { base, size, type_id, large, kept }))
     }
 
     /// Calls `visit` with the bytes of the allocated blocks: the block's offset in the puddle, the
@@ -179,13 +179,13 @@ impl Body<'_> {
     /// not, its value.
     pub(super) fn each_block(
         &self,
-        held: &Held,
+        held: &HeldBlocks,
         value: u64,
         repeats: bool,
         bytes: &mut Vec<u8>,
         visit: &mut dyn FnMut(u64, u64, &[u8]),
     ) -> Result<(), ArchivingError> {
-        let Held { base, size, .. } = *held;
+        let HeldBlocks { base, size, .. } = *held;
         if !held.large {
             self.read(base, SUPERBLOCK_SIZE, bytes)?;
             for ((block, kept), bytes) in
@@ -213,16 +213,16 @@ impl Body<'_> {
 }
 
 /// One puddle that is looked at.
-pub(super) struct Scan<'a> {
+pub(super) struct PuddleScan<'a> {
     pub(super) body: Body<'a>,
-    pub(super) world: &'a World<'a>,
+    pub(super) world: &'a ScanWorld<'a>,
     /// Whether pointers are looked at, not just types.
     pub(super) pointers: bool,
 }
 
-impl Scan<'_> {
+impl PuddleScan<'_> {
     /// Adds what is in the puddle to `found`.
-    pub(super) fn run(&self, found: &mut Found) -> Result<(), ArchivingError> {
+    pub(super) fn run(&self, found: &mut FoundReferences) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0)
         else {
             return Ok(());
@@ -251,7 +251,11 @@ impl Scan<'_> {
         })
     }
 
-    fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ArchivingError> {
+    fn roots(
+        &self,
+        geometry: &HeapGeometry,
+        found: &mut FoundReferences,
+    ) -> Result<(), ArchivingError> {
         let mut bytes = Vec::new();
         self.body.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
         for slot in bytes.chunks_exact(size_of::<RootSlot>()) {
@@ -266,7 +270,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut Found) {
+    fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut FoundReferences) {
         let addr = self.body.puddle.addr.saturating_add(offset);
         record.for_each_pointer(bytes, &mut |at, field| {
             let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) else {
@@ -293,7 +297,7 @@ impl Scan<'_> {
         }
     }
 
-    fn leads(&self, pool: Option<PoolId>, from: TypeId, found: &mut Found) {
+    fn leads(&self, pool: Option<PoolId>, from: TypeId, found: &mut FoundReferences) {
         if let Some(pool) = pool.filter(|pool| *pool != self.body.puddle.pool) {
             found.foreign.entry(pool).or_insert((0, from)).0 += 1;
         }
@@ -350,7 +354,7 @@ mod tests {
             puddle(2, 0x20_0000),
             puddle(3, 0x50_0000),
         ];
-        let world = World::new(&|_| None, &puddles);
+        let world = ScanWorld::new(&|_| None, &puddles);
         for (addr, pool) in [
             (0x1f_ffff, None),
             (0x20_0000, Some(2)),

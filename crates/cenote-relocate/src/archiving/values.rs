@@ -19,7 +19,7 @@
 //! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
 
 use super::ArchivingError;
-use super::scan::{Body, Held, ReadAt};
+use super::scan::{Body, HeldBlocks, ReadAt};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::{PoolId, TypeId};
@@ -83,7 +83,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
     }
     let types = import.types();
     let look = Look::new(types, &files)?;
-    let mut found = Found::default();
+    let mut found = FoundValues::default();
     for (number, (puddle, pool, file)) in files.iter().enumerate() {
         let before = found.refused.count;
         look.at((number, puddle), &read(file), &mut found)?;
@@ -111,7 +111,7 @@ pub fn values_in(
 ) -> Result<(Stale, Stale), ArchivingError> {
     let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
     look.blocks.learn(&Body { bytes: read, puddle })?;
-    let mut found = Found::default();
+    let mut found = FoundValues::default();
     look.at((0, puddle), read, &mut found)?;
     Ok((found.refused, found.stale))
 }
@@ -120,7 +120,7 @@ pub fn values_in(
 type Files<'f> = [(PuddleRecord, &'f str, FileHandle)];
 
 #[derive(Default)]
-struct Found {
+struct FoundValues {
     /// Headers of collections, by puddle.
     headers: Vec<(usize, u64, TypeId)>,
     /// The first pool with something that is refused.
@@ -158,7 +158,7 @@ impl Look {
         &self,
         (number, puddle): (usize, &PuddleRecord),
         read: ReadAt<'_>,
-        found: &mut Found,
+        found: &mut FoundValues,
     ) -> Result<(), ArchivingError> {
         let body = Body { bytes: read, puddle };
         let mut bytes = Vec::new();
@@ -196,14 +196,14 @@ impl Look {
                     if let Some(rules) = rules {
                         rules.check(block, at, bytes, &mut |invalid| found.refused.add(invalid));
                     }
-                    self.pointers(record, Part { block, at, bytes }, found);
+                    self.pointers(record, BlockBytes { block, at, bytes }, found);
                 },
             )
         })
     }
 
     /// Follows all collections.
-    fn structures(&self, files: &Files<'_>, found: &mut Found) -> Result<(), ArchivingError> {
+    fn structures(&self, files: &Files<'_>, found: &mut FoundValues) -> Result<(), ArchivingError> {
         let mut values = Values::new(self.types.values().cloned());
         let mut structures = Structures::new(&mut values);
         let mut reader =
@@ -223,8 +223,8 @@ impl Look {
         Ok(())
     }
 
-    fn pointers(&self, record: &TypeRecord, part: Part<'_>, found: &mut Found) {
-        let Part { block, at, bytes } = part;
+    fn pointers(&self, record: &TypeRecord, part: BlockBytes<'_>, found: &mut FoundValues) {
+        let BlockBytes { block, at, bytes } = part;
         record.for_each_pointer(bytes, &mut |offset, field| {
             let Some(word) = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok())
             else {
@@ -264,13 +264,13 @@ impl Look {
 
 /// Bytes of a block, from `at` on.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct BlockBytes<'a> {
     block: u64,
     at: u64,
     bytes: &'a [u8],
 }
 
-impl Part<'_> {
+impl BlockBytes<'_> {
     /// A pointer at `offset` of these bytes that leads to `to`, where it must not.
     fn invalid(self, record: &TypeRecord, offset: usize, to: u64) -> InvalidValue {
         let Self { block, at, bytes } = self;
@@ -403,7 +403,7 @@ enum At {
 impl Blocks {
     fn learn(&mut self, body: &Body<'_>) -> Result<(), ArchivingError> {
         let mut held = BTreeMap::new();
-        body.each_held(&mut |Held { base, size, type_id, large, kept }| {
+        body.each_held(&mut |HeldBlocks { base, size, type_id, large, kept }| {
             let mut bits = vec![0; kept.len().div_ceil(64)];
             for (block, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
                 bits[block / 64] |= 1 << (block % 64);

@@ -2,11 +2,11 @@
 //!
 //! Invariant: a broken page is not loaded, and stays so until the view ends.
 
-use super::{Inner, PAGE_LEN};
+use super::{PAGE_LEN, ViewInner};
 use crate::error::SealedError;
 use cenote_sys::{dual_mapping, fault};
 
-impl Inner {
+impl ViewInner {
     /// See [`View::while_broken`].
     pub(super) fn while_broken(&self, address: usize, f: impl FnOnce() -> bool) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;

@@ -3,7 +3,7 @@
 //! Invariant: a page is filled under the lock of filling, and only while it is closed: what is open
 //! may hold stores.
 
-use super::{CHUNK, Inner, RUN, SMALL, SMALL_UNHASHED};
+use super::{CHUNK, RUN, SMALL, SMALL_UNHASHED, ViewInner};
 use crate::SealedError;
 use crate::fault_worker::Filled;
 use cenote_atrest::{PAGE_LEN, Page};
@@ -17,7 +17,7 @@ use cenote_sys::secret::wipe_bytes;
 use std::io;
 use zerocopy::FromBytes;
 
-impl Filled for Inner {
+impl Filled for ViewInner {
     fn answer(&self, question: u64) -> bool {
         let (page, store) = (question >> 1, question & 1 == 1);
         if store {
@@ -53,7 +53,7 @@ impl Filled for Inner {
     }
 }
 
-impl Inner {
+impl ViewInner {
     /// See [`super::View::load`].
     pub(super) fn load(&self, pages: Pages) -> Result<(), SealedError> {
         let mut page = pages.start;

@@ -1,6 +1,6 @@
 //! Files of a backup: which there are, copies of them, and the directory that becomes the target.
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::catalog::journals::JournalOf;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::Damage;
@@ -53,13 +53,13 @@ pub(super) struct Copied {
 }
 
 /// Tells a caller how far it has come.
-pub(super) struct Progress<'a> {
+pub(super) struct BackupProgress<'a> {
     pub(super) done: u64,
     pub(super) all: u64,
     pub(super) tell: &'a mut dyn FnMut(u64, u64) -> bool,
 }
 
-impl Progress<'_> {
+impl BackupProgress<'_> {
     fn more(&mut self, bytes: u64) -> Result<(), StoreError> {
         self.done += bytes;
         if (self.tell)(self.done, self.all.max(self.done)) {
@@ -144,7 +144,7 @@ pub(super) fn plan(
 }
 
 /// Whether the store has objects, or pools in shadowed mode, whose psyncs go to this journal.
-fn has_things_of(state: &State, of: JournalOf) -> bool {
+fn has_things_of(state: &CatalogState, of: JournalOf) -> bool {
     match of {
         JournalOf::Objects => !state.object_names.is_empty(),
         JournalOf::Pools => state.pools.keys().any(|pool| state.is_shadowed(*pool)),
@@ -152,7 +152,7 @@ fn has_things_of(state: &State, of: JournalOf) -> bool {
 }
 
 /// What is said of a damaged file: of an object by its name.
-fn damage_of(state: &State, puddle: &PuddleRecord, detail: String) -> Damage {
+fn damage_of(state: &CatalogState, puddle: &PuddleRecord, detail: String) -> Damage {
     match state.objects.get(&puddle.uuid) {
         Some(object) => Damage::Object { name: object.name.clone(), detail },
         None => {
@@ -166,7 +166,7 @@ fn damage_of(state: &State, puddle: &PuddleRecord, detail: String) -> Damage {
 /// nothing is said.
 fn planned(
     inner: &Inner,
-    state: &State,
+    state: &CatalogState,
     puddle: &PuddleRecord,
 ) -> Result<(Planned, Option<String>), StoreError> {
     let to = text(&file_name(puddle.uuid)).to_owned();
@@ -209,7 +209,7 @@ pub(super) fn copy_whole(
     source: &OwnedMedium,
     target: &OwnedMedium,
     planned: &Planned,
-    progress: &mut Progress<'_>,
+    progress: &mut BackupProgress<'_>,
 ) -> Result<Copied, StoreError> {
     let from = FileHandle::open(source, &planned.from)?;
     for dir in DIRS.iter().filter(|dir| !target.exists(dir).unwrap_or(true)) {
@@ -245,7 +245,7 @@ pub(super) fn copy_changed(
     source: &OwnedMedium,
     name: &str,
     copied: &Copied,
-    progress: &mut Progress<'_>,
+    progress: &mut BackupProgress<'_>,
 ) -> Result<u64, StoreError> {
     let from = FileHandle::open(source, name)?;
     let (mut new, mut old) = (vec![0; STEP as usize], vec![0; STEP as usize]);

@@ -64,7 +64,7 @@ use cenote_layout::puddle::{Role, STAMP_AT, era_of, seal_of};
 use cenote_layout::superblock::{ORIGIN_COPY, STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{LockGuard, LockKind, Medium, MediumOptions, OwnedMedium, RealMedium};
-use files::{Copied, Planned, Progress};
+use files::{BackupProgress, Copied, Planned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -246,7 +246,7 @@ impl Backup {
             files::plan(inner, &control)?.0
         };
         let all = plan.iter().map(|planned| planned.len).sum();
-        let mut progress = Progress { done: 0, all, tell: progress };
+        let mut progress = BackupProgress { done: 0, all, tell: progress };
         for planned in plan {
             // One that was removed since is in no catalog that counts.
             match self.copy_whole(&planned, &mut progress) {
@@ -260,7 +260,7 @@ impl Backup {
     fn copy_whole(
         &mut self,
         planned: &Planned,
-        progress: &mut Progress<'_>,
+        progress: &mut BackupProgress<'_>,
     ) -> Result<(), StoreError> {
         let copied =
             files::copy_whole(&self.store.inner().medium, &self.medium, planned, progress)?;
@@ -305,7 +305,7 @@ impl Backup {
         let _quiet = inner.quiet_journals(&mut control)?;
         let (plan, damage) = files::plan(inner, &control)?;
         self.report.damage = damage;
-        let mut progress = Progress { done: 0, all: 0, tell: progress };
+        let mut progress = BackupProgress { done: 0, all: 0, tell: progress };
         let mut wanted: BTreeSet<String> = BTreeSet::new();
         for planned in &plan {
             wanted.insert(planned.from.clone());

@@ -3,7 +3,7 @@
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::store::Store;
-use cenote_journal::{Delivered, JournalError, Limits, Target, TransferError, distinct};
+use cenote_journal::{ApplyTarget, Delivered, JournalError, Limits, TransferError, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PoolMode, PuddleRecord};
 use cenote_layout::id::Uuid;
@@ -78,7 +78,10 @@ impl Store {
             inner.mark_primary(puddle.uuid, &file)?;
             // The header is the store's.
             let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
-            targets.push((Target { id: puddle.uuid, file, data_offset: 0, rooted: None }, limits));
+            targets.push((
+                ApplyTarget { id: puddle.uuid, file, data_offset: 0, rooted: None },
+                limits,
+            ));
         }
         let done = journal
             .psync_transfer(targets, transfer, runs, TRANSFER_LEN_MAX)

@@ -8,12 +8,12 @@ use crate::kernel::interface::error::OpenError;
 use crate::kernel::interface::options::{DamagePolicy, OpenOptions};
 use crate::kernel::interface::report::{Damage, DamageEffect, OpenReport};
 use crate::kernel::puddles::stamps::Stamps;
-use crate::kernel::puddles::window::{Space, Window};
+use crate::kernel::puddles::window::{Space, StoreWindow};
 use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock::fence::Fence;
-use crate::kernel::superblock::origin::Place;
+use crate::kernel::superblock::origin::StorePlace;
 use crate::kernel::superblock::poison::Poisoned;
-use crate::kernel::superblock::{self, FILE, Found, NEW_FILE};
+use crate::kernel::superblock::{self, FILE, FoundSuperblock, NEW_FILE};
 use crate::parts;
 use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
 use crate::relocate;
@@ -63,8 +63,8 @@ fn without_superblock(medium: &OwnedMedium, path: String) -> Result<OpenError, M
 pub(super) struct Loaded {
     medium: OwnedMedium,
     info: MediumInfo,
-    site: Place,
-    found: Found,
+    site: StorePlace,
+    found: FoundSuperblock,
     /// The files are a copy of an open store's.
     copied: bool,
     journals: Journals,
@@ -80,7 +80,7 @@ impl Loaded {
     pub(super) fn read(
         medium: OwnedMedium,
         info: MediumInfo,
-        site: Place,
+        site: StorePlace,
         options: &OpenOptions,
     ) -> Result<Self, OpenError> {
         let path = || info.path.clone();
@@ -191,7 +191,7 @@ impl Loaded {
         };
         let space = Space::new(home.0, place.len);
         let store = Store::new(Arc::new(Inner {
-            window: Window::of_store(place.base, place.len, place.distance, &info.path),
+            window: StoreWindow::of_store(place.base, place.len, place.distance, &info.path),
             persistence: medium.persistence(durability),
             medium,
             uuid: block.store,

@@ -21,7 +21,7 @@
 use super::failed::Failed;
 use super::in_place::InPlace;
 use super::replace::{Image, NewFile};
-use super::{Found, look_at};
+use super::{FoundRewrite, look_at};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{
     Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten,
@@ -443,7 +443,7 @@ impl LazyRewrite {
         let (file, primary) = ((DIR, text(&file)), (PRIMARY_DIR, text(&primary)));
         let both = job.shadowed && !planted(Bug::PrimaryNotRewritten) && {
             look_at(&self.medium, primary.1, (self.store, true), record, &job.pending)?
-                != Found::New
+                != FoundRewrite::New
         };
         let first = NewFile::create(&self.medium, if both { primary } else { file }, record.size)?;
         let mut image = first.image(&source, record.size)?;

@@ -59,7 +59,7 @@ mod progress;
 pub(crate) mod replace;
 pub(crate) mod reseal;
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
@@ -84,7 +84,7 @@ use zerocopy::IntoBytes;
 
 /// What a file is, of a puddle that the catalog says is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum FoundRewrite {
     /// Still to be rewritten.
     Old,
     /// Rewritten; the catalog has not heard of it.
@@ -92,7 +92,7 @@ pub(crate) enum Found {
     Damaged(String),
 }
 
-impl Found {
+impl FoundRewrite {
     /// What is wrong with it.
     pub(crate) fn damage(self) -> Option<String> {
         match self {
@@ -109,7 +109,7 @@ fn look_at(
     (store, writing): (Uuid, bool),
     record: &PuddleRecord,
     pending: &PendingRewriteRecord,
-) -> Result<Found, MediumError> {
+) -> Result<FoundRewrite, MediumError> {
     look_at_len(medium, name, (store, writing), (record, record.size), pending)
 }
 
@@ -120,21 +120,21 @@ pub(crate) fn look_at_len(
     (store, writing): (Uuid, bool),
     (record, len): (&PuddleRecord, u64),
     pending: &PendingRewriteRecord,
-) -> Result<Found, MediumError> {
+) -> Result<FoundRewrite, MediumError> {
     let old = PuddleRecord { addr: pending.from, ..*record };
     if pending.is_unknown() {
         // It was damaged when it moved, and is rewritten only when its generation is known.
         let problem = verify_all(medium, name, (&old, len), store, writing, (None, None))?;
-        return Ok(problem.map_or(Found::Old, Found::Damaged));
+        return Ok(problem.map_or(FoundRewrite::Old, FoundRewrite::Damaged));
     }
     let check = |record: &PuddleRecord, generation| {
         verify_all(medium, name, (record, len), store, writing, (Some(generation), None))
     };
     if check(record, pending.generation)?.is_none() {
-        return Ok(Found::New);
+        return Ok(FoundRewrite::New);
     }
     let generation = pending.generation.saturating_sub(1);
-    let Some(problem) = check(&old, generation)? else { return Ok(Found::Old) };
+    let Some(problem) = check(&old, generation)? else { return Ok(FoundRewrite::Old) };
     let mut page = [0; PAGE_SIZE as usize];
     let got = match medium.read_at(name, 0, &mut page) {
         Err(error) if error.is_passing() => return Err(error),
@@ -147,7 +147,7 @@ pub(crate) fn look_at_len(
             &make_header_of(&old, store, generation),
             &make_header_of(record, store, pending.generation),
         );
-    Ok(if begun { Found::Old } else { Found::Damaged(problem) })
+    Ok(if begun { FoundRewrite::Old } else { FoundRewrite::Damaged(problem) })
 }
 
 /// What the puddles of one pool that are pending need, each read once.
@@ -204,25 +204,25 @@ impl Inner {
             },
         };
         let found = match by_primary {
-            _ if self.frontier().holds(record.uuid) => Found::Old,
+            _ if self.frontier().holds(record.uuid) => FoundRewrite::Old,
             true => self.look_at(primary_name(record.uuid), record, &pending)?,
             false => self.look_at(file_name(record.uuid), record, &pending)?,
         };
         match found {
-            Found::Damaged(detail) => return Ok(Some(detail)),
-            Found::New => {
+            FoundRewrite::Damaged(detail) => return Ok(Some(detail)),
+            FoundRewrite::New => {
                 let own =
                     (!by_primary && self.options.hosting.is_none()).then_some(pending.generation);
                 self.keep_new(record, own)?;
                 self.frontier().note_done(record.uuid);
                 return Ok(None);
             }
-            Found::Old => {}
+            FoundRewrite::Old => {}
         }
         let state = &control.catalog.state;
         let shadowed = self.writable && state.is_shadowed(record.pool);
         if shadowed
-            && let Found::Damaged(detail) =
+            && let FoundRewrite::Damaged(detail) =
                 self.look_at(primary_name(record.uuid), record, &pending)?
         {
             return Ok(Some(detail));
@@ -298,7 +298,7 @@ impl Inner {
     /// it has to be as it was before.
     pub(crate) fn problem_of_old(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
         pending: &PendingRewriteRecord,
     ) -> Result<Option<String>, MediumError> {
@@ -312,9 +312,11 @@ impl Inner {
             }
         };
         Ok(match found {
-            Found::Old => None,
-            Found::New => Some("it was rewritten, but its kept psyncs are not applied yet".into()),
-            Found::Damaged(problem) => Some(problem),
+            FoundRewrite::Old => None,
+            FoundRewrite::New => {
+                Some("it was rewritten, but its kept psyncs are not applied yet".into())
+            }
+            FoundRewrite::Damaged(problem) => Some(problem),
         })
     }
 
@@ -355,7 +357,7 @@ impl Inner {
         name: [u8; NAME_LEN],
         record: &PuddleRecord,
         pending: &PendingRewriteRecord,
-    ) -> Result<Found, MediumError> {
+    ) -> Result<FoundRewrite, MediumError> {
         look_at(&self.medium, text(&name), (self.uuid, self.writable), record, pending)
     }
 

@@ -31,7 +31,7 @@
 use super::failed::Failed;
 use super::lazy_rewrite::LazyRewrite;
 use super::replace::NewFile;
-use super::{Found, Needs, look_at_len};
+use super::{FoundRewrite, Needs, look_at_len};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{RewriteJob, Rewriter, Rewritten};
 use crate::kernel::puddles::pending_job::{Job, PoolKeys, Sealing};
@@ -162,7 +162,7 @@ impl LazyRewrite {
         )?;
         let (rewritten, protection) = match found {
             // Its memory could not be made the last time.
-            Found::New => (Rewritten::default(), open(record.uuid, own)?.protection),
+            FoundRewrite::New => (Rewritten::default(), open(record.uuid, own)?.protection),
             _ => self.reseal(work, &before()?, (own, false), rewriter)?,
         };
         let source = self.source(record, mode, sealing.journal.clone())?;
@@ -257,13 +257,13 @@ impl Inner {
         let name = file_name(record.uuid);
         let store = (self.uuid, self.writable);
         Ok(match look_at_len(&self.medium, text(&name), store, (record, len), &pending)? {
-            Found::New => {
+            FoundRewrite::New => {
                 self.keep_new(record, None)?;
                 self.frontier().note_done(record.uuid);
                 SealedFile::Own
             }
-            Found::Old => SealedFile::Pending(pending),
-            Found::Damaged(problem) => SealedFile::Damaged(problem),
+            FoundRewrite::Old => SealedFile::Pending(pending),
+            FoundRewrite::Damaged(problem) => SealedFile::Damaged(problem),
         })
     }
 

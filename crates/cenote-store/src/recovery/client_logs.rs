@@ -2,7 +2,7 @@
 
 use super::problem::sorted;
 use super::replaying::Replaying;
-use super::target::Target;
+use super::target::ClientTarget;
 use super::verdict::Verdict;
 use crate::kernel::interface::report::{Damage, LogReport, OpenReport};
 use crate::kernel::puddles::verify::about_file;
@@ -107,9 +107,9 @@ impl Replaying<'_> {
             return Ok(Some(waits));
         }
         // SAFETY: the head is mapped for writing (privately in a read-only open) and the store
-        // is locked, so that no other thread or process uses it; `Target` gives out only such
+        // is locked, so that no other thread or process uses it; `ClientTarget` gives out only such
         // mappings.
-        let outcome = unsafe { replay(body, crash, &mut Target(self)) };
+        let outcome = unsafe { replay(body, crash, &mut ClientTarget(self)) };
         let why = match &outcome {
             Outcome::Quarantined(why) => Some(why.to_string()),
             Outcome::AlreadyQuarantined => Some("set aside by an earlier recovery".into()),

@@ -1,7 +1,7 @@
 //! Which pools a loss of power may have torn, and which of them the caller takes as they are.
 
 use super::dead::Dead;
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::options::PowerLossPolicy;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::id::PoolId;
@@ -18,7 +18,7 @@ pub(super) fn covered(inner: &Inner, control: &Control) -> bool {
 /// options name, and those that logs bind to them. A log is replayed for all of its pools or none.
 pub(super) fn taken_as_is(
     inner: &Inner,
-    state: &State,
+    state: &CatalogState,
     dead: &Dead,
     void: &BTreeSet<PoolId>,
     not_covered: &BTreeSet<PoolId>,

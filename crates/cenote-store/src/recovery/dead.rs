@@ -1,6 +1,6 @@
 //! Whom recovery is about.
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::store::Inner;
 use cenote_layout::id::Uuid;
 use cenote_log::CrashKind;
@@ -15,7 +15,7 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    pub(super) fn named_by(state: &State, inner: &Inner, crash: Option<CrashKind>) -> Self {
+    pub(super) fn named_by(state: &CatalogState, inner: &Inner, crash: Option<CrashKind>) -> Self {
         let mut clients: BTreeSet<Uuid> = state.clients.keys().copied().collect();
         clients.extend(state.leases.keys().map(|(client, _)| *client));
         clients.extend(state.hosted_clients.keys().copied());

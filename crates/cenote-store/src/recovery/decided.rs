@@ -4,7 +4,7 @@ use super::covered::{covered, taken_as_is};
 use super::dead::Dead;
 use super::replaying::Replaying;
 use super::verdict::Verdict;
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, Record};
@@ -70,7 +70,7 @@ struct Leased {
 }
 
 impl<'a> Decided<'a> {
-    pub(super) fn new(restored: &'a Restored, state: &State) -> Self {
+    pub(super) fn new(restored: &'a Restored, state: &CatalogState) -> Self {
         Self {
             restored,
             records: Vec::new(),
@@ -169,7 +169,7 @@ impl<'a> Decided<'a> {
         Ok(())
     }
 
-    fn leased(&self, client: Uuid, state: &State) -> Leased {
+    fn leased(&self, client: Uuid, state: &CatalogState) -> Leased {
         let (void, pools): (BTreeSet<PoolId>, BTreeSet<PoolId>) = state
             .writable_pools(client)
             .into_iter()
@@ -209,7 +209,7 @@ impl<'a> Decided<'a> {
         leased: Leased,
         stays: Option<BTreeSet<PoolId>>,
         unusable: &BTreeSet<PoolId>,
-        state: &State,
+        state: &CatalogState,
     ) {
         let client = leased.client;
         self.records.push(Record::LeasesEnded(client));
@@ -263,7 +263,7 @@ impl<'a> Decided<'a> {
 impl Leased {
     /// After which kind of crash the client's logs are read. What waits since a loss of power is
     /// read as that.
-    fn read_as(&self, state: &State, crash: Option<CrashKind>) -> CrashKind {
+    fn read_as(&self, state: &CatalogState, crash: Option<CrashKind>) -> CrashKind {
         let waits = |pool: &PoolId| state.trace_due.contains(pool);
         match self.torn || self.pools.iter().any(waits) {
             true => CrashKind::Power,

@@ -10,7 +10,7 @@
 use super::replaying::Replaying;
 use crate::kernel::puddles::puddle::{Puddle, file_name, text};
 use crate::kernel::puddles::verify::of_file;
-use crate::pending_rewrite::Found;
+use crate::pending_rewrite::FoundRewrite;
 use cenote_layout::catalog::{PendingRewriteRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::LogSpaceEntry;
@@ -79,16 +79,16 @@ impl Replaying<'_> {
     ) -> Result<Option<String>, MediumError> {
         let state = &self.control.catalog.state;
         match self.inner.look_at(file_name(record.uuid), record, pending)? {
-            Found::Damaged(problem) => Ok(Some(problem)),
-            Found::Old if record.role != Role::Heap => Ok(None),
-            Found::Old
+            FoundRewrite::Damaged(problem) => Ok(Some(problem)),
+            FoundRewrite::Old if record.role != Role::Heap => Ok(None),
+            FoundRewrite::Old
                 if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == pending.from) =>
             {
                 self.inner.check_stamp(state, record, text(&file_name(record.uuid)))
             }
-            Found::New if self.moved.is_none() => Ok(None),
-            Found::New => Ok(Some("it was rewritten since the log was written".into())),
-            Found::Old => Ok(Some(
+            FoundRewrite::New if self.moved.is_none() => Ok(None),
+            FoundRewrite::New => Ok(Some("it was rewritten since the log was written".into())),
+            FoundRewrite::Old => Ok(Some(
                 "it has moved and was not touched since, so no log can have entries for it".into(),
             )),
         }
@@ -126,7 +126,11 @@ impl Replaying<'_> {
             // One that has moved in a lease that goes on may have taken stores before.
             let counts = pending.is_unknown() || !state.is_shadowed(record.pool);
             let found = || {
-                of_file(inner.look_at(file_name(record.uuid), record, pending).map(Found::damage))
+                of_file(
+                    inner
+                        .look_at(file_name(record.uuid), record, pending)
+                        .map(FoundRewrite::damage),
+                )
             };
             return Ok(counts && found()?.is_some());
         }
@@ -142,7 +146,8 @@ impl Replaying<'_> {
         let state = &self.control.catalog.state;
         let known = state.puddles.get(&puddle.uuid()).zip(state.pending.get(&puddle.uuid()));
         let Some((record, pending)) = known else { return Ok(false) };
-        let moved = self.inner.look_at(file_name(record.uuid), record, pending)? == Found::Old
+        let moved = self.inner.look_at(file_name(record.uuid), record, pending)?
+            == FoundRewrite::Old
             || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.

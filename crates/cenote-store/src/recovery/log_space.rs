@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
 /// What a log space lists.
-pub(super) struct Listed {
+pub(super) struct ListedLogs {
     /// Sound entries.
     pub(super) entries: Vec<LogSpaceEntry>,
     /// Number of a damaged entry, if there is one.
@@ -26,7 +26,7 @@ pub(super) struct Listed {
 
 impl Replaying<'_> {
     /// What a client's log space lists. `Err`: why nothing of it can be believed.
-    pub(super) fn read_space(&mut self, client: Uuid, space: Uuid) -> Result<Listed, Problem> {
+    pub(super) fn read_space(&mut self, client: Uuid, space: Uuid) -> Result<ListedLogs, Problem> {
         let record = self.control.catalog.state.puddles.get(&space).copied();
         let record =
             record.filter(|p| p.role == Role::LogSpace).ok_or("the catalog has no record of it")?;
@@ -54,7 +54,7 @@ impl Replaying<'_> {
         if header.capacity != crate::kernel::logs::capacity(puddle) {
             return Err(format!("it says it has room for {} entries", header.capacity).into());
         }
-        let mut listed = Listed { entries: Vec::new(), damaged: None };
+        let mut listed = ListedLogs { entries: Vec::new(), damaged: None };
         let entries = bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default();
         // From the last one back, because an entry is believed to be unfinished only if it is the
         // last.

@@ -8,9 +8,9 @@ use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
 
 /// What `cenote_log` may touch on behalf of the client in hand.
-pub(super) struct Target<'s, 'a>(pub(super) &'s mut Replaying<'a>);
+pub(super) struct ClientTarget<'s, 'a>(pub(super) &'s mut Replaying<'a>);
 
-impl ReplayTarget for Target<'_, '_> {
+impl ReplayTarget for ClientTarget<'_, '_> {
     fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal> {
         let replaying = &mut *self.0;
         let record = replaying.record_at(addr).ok_or(Refusal::Outside)?;

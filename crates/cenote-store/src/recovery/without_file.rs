@@ -1,7 +1,7 @@
 //! Puddles that hold nothing any more: log puddles that no client uses, and records whose files
 //! are gone.
 
-use crate::kernel::catalog::{AppendError, State};
+use crate::kernel::catalog::{AppendError, CatalogState};
 use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Inner};
@@ -59,7 +59,7 @@ pub(super) fn forget_missing(
 }
 
 /// Log puddles that no client has, and that have not moved: they are empty.
-pub(super) fn spare_logs(state: &State, used: &BTreeSet<Uuid>) -> Vec<PuddleRecord> {
+pub(super) fn spare_logs(state: &CatalogState, used: &BTreeSet<Uuid>) -> Vec<PuddleRecord> {
     let spare = |log: &&PuddleRecord| {
         matches!(log.role, Role::Log | Role::LogSpace)
             && !used.contains(&log.uuid)

@@ -61,12 +61,12 @@ use std::collections::BTreeMap;
 
 /// A hold; dropped without the control lock.
 #[derive(Debug)]
-struct Held {
+struct PoolHold {
     store: Store,
     pool: PoolId,
 }
 
-impl Drop for Held {
+impl Drop for PoolHold {
     fn drop(&mut self) {
         self.store.inner().control().held_mut().end(self.pool);
     }
@@ -77,7 +77,7 @@ impl Drop for Held {
 #[derive(Debug)]
 pub struct ClientSource {
     pool: QuiescentPool,
-    _held: Held,
+    _held: PoolHold,
 }
 
 impl ClientSource {
@@ -376,9 +376,9 @@ impl Control {
         store: &Store,
         (id, name): (PoolId, &str),
         hold: Hold,
-    ) -> Result<Held, StoreError> {
+    ) -> Result<PoolHold, StoreError> {
         match self.held_mut().add(id, hold) {
-            true => Ok(Held { store: store.clone(), pool: id }),
+            true => Ok(PoolHold { store: store.clone(), pool: id }),
             false => Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() }),
         }
     }

@@ -1,6 +1,6 @@
 //! What keeps a store in its window: a move would lose or break it.
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::store::Control;
 use cenote_layout::catalog::HeapKind;
@@ -38,7 +38,7 @@ pub(super) fn what_keeps(control: &Control) -> Option<String> {
 }
 
 /// Whether what is damaged moves with the rest: files of puddles, logs and objects are as they are.
-fn goes_along(state: &State, damage: &Damage) -> bool {
+fn goes_along(state: &CatalogState, damage: &Damage) -> bool {
     match damage {
         Damage::Puddle { uuid, .. } => state.puddles.contains_key(uuid),
         Damage::Object { .. } | Damage::Log { .. } | Damage::LogSpace { .. } => true,
@@ -54,6 +54,6 @@ pub(super) fn logged_pool(control: &Control) -> Option<String> {
     Some(format!("pool \"{name}\" has a logged heap, and nothing rewrites its pointers"))
 }
 
-pub(super) fn name_of(state: &State, pool: PoolId) -> String {
+pub(super) fn name_of(state: &CatalogState, pool: PoolId) -> String {
     state.pools.get(&pool).map_or_else(|| pool.to_string(), |known| format!("\"{}\"", known.name))
 }

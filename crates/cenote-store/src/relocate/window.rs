@@ -5,7 +5,7 @@
 //!
 //! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
 //! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
-//! one *distance* from its address ([`crate::kernel::puddles::window::Window::distance`]).
+//! one *distance* from its address ([`crate::kernel::puddles::window::StoreWindow::distance`]).
 //!
 //! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
 //!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
@@ -94,7 +94,7 @@
 //! [`WindowPolicy::Fixed`].
 
 use super::what_keeps::{logged_pool, name_of, what_keeps};
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::{OpenOptions, WindowPolicy};
 use crate::kernel::interface::report::OpenReport;
@@ -104,7 +104,7 @@ use crate::kernel::puddles::verify::verify_all;
 use crate::kernel::puddles::window::{Space, who_is_at};
 use crate::kernel::store::{Control, Inner};
 use crate::pending_rewrite::replace::{NewFile, copy};
-use crate::pending_rewrite::{Found, look_at_len};
+use crate::pending_rewrite::{FoundRewrite, look_at_len};
 use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
@@ -123,7 +123,7 @@ const ATTEMPTS: u32 = 16;
 
 /// Where a store is opened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct WindowPlace {
     pub(crate) base: u64,
     pub(crate) len: u64,
     /// What is to be added to an address of the catalog.
@@ -131,7 +131,7 @@ pub(crate) struct Place {
 }
 
 /// Base and bytes of the window that the medium says.
-pub(crate) fn home(state: &State, block: &Superblock) -> (u64, u64) {
+pub(crate) fn home(state: &CatalogState, block: &Superblock) -> (u64, u64) {
     state.window.unwrap_or((block.window_base, block.window_len))
 }
 
@@ -143,13 +143,13 @@ pub(crate) fn reserve(
     (base, len): (u64, u64),
     (options, writable): (&OpenOptions, bool),
     stays: Option<&str>,
-) -> Result<Place, OpenError> {
+) -> Result<WindowPlace, OpenError> {
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
     let longer = options.window_len_min.checked_next_multiple_of(SLOT_SIZE).unwrap_or(u64::MAX);
     let wanted = if writable && stays.is_none() { len.max(longer) } else { len };
     match medium.reserve_window(base, wanted) {
-        Ok(()) => return Ok(Place { base, len: wanted, distance: 0 }),
+        Ok(()) => return Ok(WindowPlace { base, len: wanted, distance: 0 }),
         Err(MediumError::WindowTaken { .. }) => {}
         Err(error) => return Err(failed(error)),
     }
@@ -174,7 +174,11 @@ pub(crate) fn reserve(
         };
         match medium.reserve_window(other, wanted) {
             Ok(()) => {
-                return Ok(Place { base: other, len: wanted, distance: other.wrapping_sub(base) });
+                return Ok(WindowPlace {
+                    base: other,
+                    len: wanted,
+                    distance: other.wrapping_sub(base),
+                });
             }
             Err(MediumError::WindowTaken { .. }) => {}
             Err(error) => return Err(failed(error)),
@@ -202,7 +206,7 @@ impl From<MediumError> for Failed {
 }
 
 /// The records that a move of the window makes, and the puddles that it does without.
-struct Plan {
+struct WindowPlan {
     records: Vec<Record>,
     gone: Vec<PuddleRecord>,
 }
@@ -271,7 +275,7 @@ impl Inner {
         self.commit_move(control, plan)
     }
 
-    fn commit_move(&self, control: &mut Control, plan: Plan) -> Result<(), Failed> {
+    fn commit_move(&self, control: &mut Control, plan: WindowPlan) -> Result<(), Failed> {
         let waits = match waits_at_home(&control.catalog.state, &plan.records) {
             true => INCOMPAT_WAITING_MOVED,
             false => 0,
@@ -357,7 +361,7 @@ impl Inner {
     }
 
     /// What the batch says.
-    fn plan_move(&self, control: &Control, home: (u64, u64)) -> Result<Plan, Failed> {
+    fn plan_move(&self, control: &Control, home: (u64, u64)) -> Result<WindowPlan, Failed> {
         let state = &control.catalog.state;
         let distance = self.window.distance();
         let mut composed = Composed { home, distance, known: BTreeMap::new() };
@@ -383,12 +387,12 @@ impl Inner {
             let (from, generation, relocation) = match state.pending.get(&puddle.uuid) {
                 None => (puddle.addr, self.generation_to_be(puddle)?, None),
                 Some(pending) => match self.settle_due(control, puddle, pending)? {
-                    Found::New => {
+                    FoundRewrite::New => {
                         done.push(Record::Relocated(puddle.uuid));
                         (puddle.addr, pending.generation + 1, None)
                     }
                     // Its root puddle may have been sealed anew, so that others need its key.
-                    Found::Damaged(detail)
+                    FoundRewrite::Damaged(detail)
                         if self.writable && protected && !pending.is_unknown() =>
                     {
                         return Err(Failed::Stays(detail));
@@ -417,7 +421,7 @@ impl Inner {
             all.extend(state.stamps_of_objects());
         }
         all.push(Record::Window { base: self.window.base(), len: self.window.len() });
-        Ok(Plan { records: all, gone })
+        Ok(WindowPlan { records: all, gone })
     }
 
     /// The generation of a puddle that moves now; 0 where its header cannot be read, or is
@@ -440,7 +444,7 @@ impl Inner {
         control: &Control,
         puddle: &PuddleRecord,
         pending: &PendingRewriteRecord,
-    ) -> Result<Found, Failed> {
+    ) -> Result<FoundRewrite, Failed> {
         let state = &control.catalog.state;
         let at_rest = state.at_rest(puddle.pool);
         let own = file_name(puddle.uuid);
@@ -451,7 +455,9 @@ impl Inner {
             return Ok(self.look_at(primary_name(puddle.uuid), puddle, pending)?);
         }
         let Some(len) = file_len(puddle, at_rest) else {
-            return Ok(Found::Damaged("the catalog gives it a size that no puddle has".into()));
+            return Ok(FoundRewrite::Damaged(
+                "the catalog gives it a size that no puddle has".into(),
+            ));
         };
         let mut found = look_at_len(&self.medium, text(&own), store, (puddle, len), pending)?;
         // One whose generation is not known is as it was.
@@ -459,21 +465,21 @@ impl Inner {
             return Ok(found);
         }
         let direct = !state.is_shadowed(puddle.pool);
-        if found == Found::Old && direct {
+        if found == FoundRewrite::Old && direct {
             let old = PuddleRecord { addr: pending.from, ..*puddle };
             let before = Some(pending.generation.saturating_sub(1));
             let begun =
                 verify_all(&self.medium, text(&own), (&old, len), self.uuid, true, (before, None))?;
             // All words were durable before the first one of the header.
-            found = if begun.is_some() { Found::New } else { Found::Old };
-        } else if found == Found::Old
+            found = if begun.is_some() { FoundRewrite::New } else { FoundRewrite::Old };
+        } else if found == FoundRewrite::Old
             && at_rest == AtRest::None
-            && self.look_at(primary_name(puddle.uuid), puddle, pending)? == Found::New
+            && self.look_at(primary_name(puddle.uuid), puddle, pending)? == FoundRewrite::New
         {
             self.shadow_from_primary(puddle)?;
-            found = Found::New;
+            found = FoundRewrite::New;
         }
-        if found == Found::New {
+        if found == FoundRewrite::New {
             let header = (direct && self.options.hosting.is_none()).then_some(pending.generation);
             self.keep_new(puddle, header)?;
         }
@@ -499,7 +505,7 @@ fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
 }
 
 /// Whether programs that know nothing of what waits would misread a store that these records move.
-fn waits_at_home(state: &State, records: &[Record]) -> bool {
+fn waits_at_home(state: &CatalogState, records: &[Record]) -> bool {
     let misread = |pending: &PendingRewriteRecord| {
         let of = state.puddles.get(&pending.puddle);
         of.is_some_and(|of| {
@@ -525,7 +531,7 @@ impl Composed {
     fn of_log(
         &mut self,
         inner: &Inner,
-        state: &State,
+        state: &CatalogState,
         log: &PuddleRecord,
     ) -> Result<PendingRewriteRecord, Failed> {
         let from = state.pending.get(&log.uuid).map_or(log.addr, |pending| pending.from);
@@ -533,7 +539,12 @@ impl Composed {
         Ok(PendingRewriteRecord { puddle: log.uuid, relocation, from, generation: 0 })
     }
 
-    fn of(&mut self, inner: &Inner, state: &State, before: Option<Uuid>) -> Result<Uuid, Failed> {
+    fn of(
+        &mut self,
+        inner: &Inner,
+        state: &CatalogState,
+        before: Option<Uuid>,
+    ) -> Result<Uuid, Failed> {
         if let Some(known) = self.known.get(&before) {
             return Ok(known.id);
         }

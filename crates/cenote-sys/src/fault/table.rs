@@ -9,7 +9,7 @@ pub(super) const FREE: u32 = 0;
 pub(super) const LIVE: u32 = 1;
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct HandlerSlot {
     pub(super) state: AtomicU32,
     /// Handlers that may be using the other fields.
     pub(super) visitors: AtomicU32,
@@ -22,7 +22,7 @@ pub(super) struct Slot {
     pub(super) ctx: AtomicPtr<()>,
 }
 
-impl Slot {
+impl HandlerSlot {
     const fn new() -> Self {
         Self {
             state: AtomicU32::new(FREE),
@@ -49,15 +49,15 @@ impl Slot {
     }
 }
 
-static TABLE: SlotList<Slot> = SlotList::new([const { Slot::new() }; CHUNK]);
+static TABLE: SlotList<HandlerSlot> = SlotList::new([const { HandlerSlot::new() }; CHUNK]);
 
 /// All slots, in an order that does not change. Async-signal-safe.
 #[inline]
-pub(super) fn slots() -> Slots<Slot> {
+pub(super) fn slots() -> Slots<HandlerSlot> {
     TABLE.iter()
 }
 
 /// A free slot of a new chunk. Under the lock of the table, and not in a signal handler.
-pub(super) fn grow() -> &'static Slot {
-    &TABLE.grow([const { Slot::new() }; CHUNK])[0]
+pub(super) fn grow() -> &'static HandlerSlot {
+    &TABLE.grow([const { HandlerSlot::new() }; CHUNK])[0]
 }

@@ -1,7 +1,7 @@
 //! What the thread of a run does: marks in all pools until nothing is left, condemns the leaks of
 //! those that it is for, and gives them back.
 
-use super::run::{Ending, Hold, Run, Slice};
+use super::run::{Ending, Hold, ReclaimRun, Slice};
 use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, ReclaimedType};
 use crate::error::ReclaimRefused;
 use crate::open_pool::PoolInner;
@@ -41,7 +41,7 @@ impl Totals {
 
 /// One run on the thread that does it.
 pub(super) struct Driver<'r, 'p> {
-    run: &'r Run,
+    run: &'r ReclaimRun,
     hold: Duration,
     progress: Option<&'r mut OnReclaimProgress<'p>>,
     totals: Totals,
@@ -54,7 +54,7 @@ pub(super) struct Driver<'r, 'p> {
 
 impl<'r, 'p> Driver<'r, 'p> {
     pub(super) fn new(
-        run: &'r Run,
+        run: &'r ReclaimRun,
         hold: Duration,
         progress: Option<&'r mut OnReclaimProgress<'p>>,
     ) -> Self {

@@ -39,7 +39,7 @@ impl cenote_heap::Types for TypesOf {
 }
 
 /// A pool of a run.
-pub(super) struct Member {
+pub(super) struct RunMember {
     pub(super) pool: *const PoolInner,
     pub(super) id: PoolId,
     name: String,
@@ -48,11 +48,11 @@ pub(super) struct Member {
 }
 // SAFETY: the pool is used under the turnstile only, by which it leaves before it goes away;
 // `PoolInner` is `Sync`.
-unsafe impl Send for Member {}
+unsafe impl Send for RunMember {}
 
 #[derive(Default)]
 pub(super) struct Members {
-    pub(super) list: Vec<Member>,
+    pub(super) list: Vec<RunMember>,
     sealed: bool,
     over: bool,
     /// A member that left before the run was over.
@@ -75,7 +75,7 @@ impl Members {
 }
 
 /// See the module's head.
-pub(crate) struct Run {
+pub(crate) struct ReclaimRun {
     /// The turnstile.
     pub(super) members: Mutex<Members>,
     ended: Condvar,
@@ -90,7 +90,7 @@ pub(crate) struct Reclaims {
     /// Whether a transaction may have run in this session.
     used: AtomicBool,
     /// The last run.
-    pub(super) run: Mutex<Option<Arc<Run>>>,
+    pub(super) run: Mutex<Option<Arc<ReclaimRun>>>,
 }
 
 /// The runs of a store.
@@ -137,7 +137,7 @@ impl PoolWatcher for Reclaims {
 
 /// Ends a run, also if its thread panics.
 pub(super) struct Ending<'r> {
-    pub(super) run: &'r Run,
+    pub(super) run: &'r ReclaimRun,
     pub(super) outcomes: BTreeMap<PoolId, Outcome>,
 }
 
@@ -175,7 +175,7 @@ pub(super) enum Hold {
     Exclusive,
 }
 
-impl Run {
+impl ReclaimRun {
     fn new(policy: Option<ReclaimPolicy>, dry_run: bool) -> Arc<Self> {
         Arc::new(Self {
             members: Mutex::default(),
@@ -198,7 +198,7 @@ impl Run {
             heap.begin_reclaim(Arc::new(TypesOf(Arc::downgrade(&pool.store))));
         }
         let (id, name) = (pool.handle.id(), pool.handle.name().to_string());
-        members.list.push(Member { pool, id, name, target });
+        members.list.push(RunMember { pool, id, name, target });
     }
 
     /// Why it cannot go on.
@@ -293,7 +293,7 @@ pub(super) fn begin_run(
     policy: Option<ReclaimPolicy>,
     dry_run: bool,
     target: Option<PoolId>,
-) -> Result<Arc<Run>> {
+) -> Result<Arc<ReclaimRun>> {
     refuse_within(store, "that is reclaimed")?;
     // No thread opens a pool meanwhile.
     let list = pools_of(store).locked();
@@ -303,7 +303,7 @@ pub(super) fn begin_run(
         if current.as_ref().is_some_and(|run| !run.members.lock().over) {
             return Err(ReclaimRefused::UnderWay.into());
         }
-        let run = Run::new(policy, dry_run);
+        let run = ReclaimRun::new(policy, dry_run);
         *current = Some(Arc::clone(&run));
         run
     };

@@ -7,7 +7,7 @@ use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::Store;
 use cenote_medium::planted::{Step, watch};
 use cenote_object::{
-    Blocks, Found, Keyring, MasterKey, Mechanism, ObjectError, ObjectState, Objects,
+    Blocks, FoundState, Keyring, MasterKey, Mechanism, ObjectError, ObjectState, Objects,
     ObjectsOptions, Permission,
 };
 use cenote_proto::{Refusal, Reply, Request};
@@ -122,7 +122,7 @@ fn one_process_writes_or_many_read_and_who_is_refused_hears_by_whom() {
         assert_eq!(told(&mut reader, "detach"), "detached");
     }
     let mine = objects.attach("matrix", Permission::ReadWrite, None).expect("free");
-    assert_eq!(mine.found(), Found::Detached);
+    assert_eq!(mine.found(), FoundState::Detached);
     drop(mine);
     objects.pdestroy("matrix", None).expect("destroy");
     assert_eq!(objects.attach("matrix", Permission::Read, None).expect_err("gone").errno(), 2);
@@ -152,7 +152,7 @@ fn a_reader_of_the_writers_process_takes_nothing_from_the_writer() {
         assert!(writer.psync().expect("still").pages > 0);
         writer.detach().expect("detach");
         let reader = objects.attach(name, Permission::Read, key).expect("no writer has it");
-        assert_eq!(reader.found(), Found::Detached, "it was detached as it should be");
+        assert_eq!(reader.found(), FoundState::Detached, "it was detached as it should be");
         assert!(reader.as_slice().iter().all(|byte| *byte == 2));
         // A snapshot has the object to itself, and no reader of the process takes its file away.
         busy_by(objects.snapshot(name, &daemon.path("snapshot"), Blocks::Copied), "reading", me);
@@ -213,10 +213,10 @@ fn a_writer_that_is_killed_leaves_its_last_psync_and_the_next_one_hears_of_it() 
         // It waits until the dead one's session is over, and is never told "busy".
         let attached = objects.attach("matrix", Permission::ReadWrite, None).expect("attach");
         assert!(attached.as_slice().iter().all(|byte| *byte == round), "round {round}");
-        assert_eq!(attached.found(), Found::ProcessDied { pid });
+        assert_eq!(attached.found(), FoundState::ProcessDied { pid });
         attached.detach().expect("detach");
     }
-    assert_eq!(objects.info("matrix").expect("info").found, Found::Detached);
+    assert_eq!(objects.info("matrix").expect("info").found, FoundState::Detached);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_knows_who_has_what() {
     daemon.restart();
     let mut attached = objects.attach("matrix", Permission::ReadWrite, None).expect("attach");
     assert!(attached.as_slice().iter().all(|byte| *byte == 2));
-    assert_eq!(attached.found(), Found::ProcessDied { pid });
+    assert_eq!(attached.found(), FoundState::ProcessDied { pid });
     // Readers are known to the next daemon too.
     attached.as_mut_slice().expect("slice").fill(4);
     attached.psync().expect("psync");

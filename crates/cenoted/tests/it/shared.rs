@@ -2,7 +2,7 @@
 
 use crate::common::{Actor, Counter, Daemon, Item, add, count, listen, make_counter, say};
 use crate::hostile::Raw;
-use cenote::locks::{RobustMutex, Taken};
+use cenote::locks::{LockTaken, RobustMutex};
 use cenote::{Access, Error, Pool, Reader, Store};
 use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
 use cenote_layout::puddle::header_space;
@@ -398,14 +398,18 @@ fn a_mutex_in_a_pool_dies_with_its_owner_and_the_next_one_is_told() {
             0 => {
                 assert!(one.ends());
                 let (_held, taken) = mutex.lock(&owners).expect("lock");
-                assert_eq!(taken, Taken::Clean, "it was given back");
+                assert_eq!(taken, LockTaken::Clean, "it was given back");
             }
             _ => {
                 one.kill();
                 let (held, taken) = mutex.lock(&owners).expect("lock");
-                assert_eq!(taken, Taken::Recovered);
+                assert_eq!(taken, LockTaken::Recovered);
                 drop(held);
-                assert_eq!(mutex.lock(&owners).expect("lock").1, Taken::Clean, "once is enough");
+                assert_eq!(
+                    mutex.lock(&owners).expect("lock").1,
+                    LockTaken::Clean,
+                    "once is enough"
+                );
             }
         }
     }

@@ -5,7 +5,7 @@
 //! generation a new thread goes on with the blocks of the one before, which ends; starting threads
 //! is part of what is timed.
 
-use crate::allocator::{Allocator, Fault, Held, Numbers, give, take, verdict};
+use crate::allocator::{Allocator, Fault, Numbers, StampedBlock, give, take, verdict};
 use crate::case::{Failure, Sample};
 use crate::random::Random;
 use crate::team::team;
@@ -46,18 +46,18 @@ pub fn run<A: Allocator>(
     let mut random = Random::new(count);
     // The main thread's numbers are those of a thread that is not in the team.
     let mut numbers = Numbers::of_thread(threads);
-    let mut dealt: Vec<Held> = Vec::new();
+    let mut dealt: Vec<StampedBlock> = Vec::new();
     for _ in 0..BLOCKS * threads as usize {
         dealt.push(take(allocator, random_size(&mut random), &mut numbers)?);
     }
     random.shuffle(&mut dealt);
-    let hands: Vec<Mutex<Vec<Held>>> =
+    let hands: Vec<Mutex<Vec<StampedBlock>>> =
         dealt.chunks(BLOCKS).map(|hand| Mutex::new(hand.to_vec())).collect();
     team(threads, |member| {
         let hand = core::mem::take(
             &mut *hands[member.index as usize].lock().unwrap_or_else(PoisonError::into_inner),
         );
-        let mut part = Part {
+        let mut part = LarsonPart {
             allocator,
             blocks: hand,
             random: Random::new(u64::from(member.index) << 32 | count),
@@ -91,15 +91,15 @@ fn random_size(random: &mut Random) -> usize {
     SIZE_MIN + random.below(SIZE_MAX - SIZE_MIN + 1)
 }
 
-struct Part<'a, A> {
+struct LarsonPart<'a, A> {
     allocator: &'a A,
-    blocks: Vec<Held>,
+    blocks: Vec<StampedBlock>,
     random: Random,
     numbers: Numbers,
     wrong: u64,
 }
 
-impl<A: Allocator> Part<'_, A> {
+impl<A: Allocator> LarsonPart<'_, A> {
     #[inline(never)]
     fn generation(&mut self, pairs: u64) -> Result<Counts, Fault> {
         let before = counters::snapshot();

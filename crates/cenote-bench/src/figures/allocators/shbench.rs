@@ -6,7 +6,7 @@
 //! ones upwards, the upper ones downwards), and filling begins again. So some blocks stay for
 //! several rounds, and what is freed is not in the order in which it was allocated.
 
-use crate::allocator::{Allocator, Fault, Held, Numbers, give, take, verdict};
+use crate::allocator::{Allocator, Fault, Numbers, StampedBlock, give, take, verdict};
 use crate::case::{Failure, Sample};
 use crate::team::team;
 
@@ -55,7 +55,7 @@ pub fn run<A: Allocator>(
     let filled = slots as u64 / PAIRS_PER_ITERATION + 1;
     let iterations = count.div_ceil(PAIRS_PER_ITERATION * u64::from(threads)).max(4 * filled);
     team(threads, |member| {
-        let mut part = Part {
+        let mut part = ShbenchPart {
             allocator,
             slots: vec![None; slots],
             at: 0,
@@ -75,9 +75,9 @@ pub fn run<A: Allocator>(
     })
 }
 
-struct Part<'a, A> {
+struct ShbenchPart<'a, A> {
     allocator: &'a A,
-    slots: Vec<Option<Held>>,
+    slots: Vec<Option<StampedBlock>>,
     /// The next slot to fill; empty.
     at: usize,
     /// First slot of the saved area, and the one after it.
@@ -86,7 +86,7 @@ struct Part<'a, A> {
     wrong: u64,
 }
 
-impl<A: Allocator> Part<'_, A> {
+impl<A: Allocator> ShbenchPart<'_, A> {
     #[inline(never)]
     fn iterate(&mut self, iterations: u64) -> Result<(), Fault> {
         for _ in 0..iterations {

@@ -1,6 +1,6 @@
 //! Threadtest (from Hoard): many objects of one size, nothing shared.
 
-use crate::allocator::{Allocator, Fault, Held, Numbers, give, take, verdict};
+use crate::allocator::{Allocator, Fault, Numbers, StampedBlock, give, take, verdict};
 use crate::case::{Failure, Sample};
 use crate::team::team;
 use std::hint::black_box;
@@ -45,7 +45,7 @@ pub fn run<A: Allocator>(
 fn iteration<A: Allocator>(
     allocator: &A,
     objects: u64,
-    held: &mut Vec<Held>,
+    held: &mut Vec<StampedBlock>,
     numbers: &mut Numbers,
 ) -> Result<u64, Fault> {
     let size = black_box(SIZE);

@@ -40,7 +40,7 @@ const SPINS: u32 = 64;
 /// neighbour, where its keys end, the child before the first key; then a key and a child or value
 /// each.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Node(NonNull<AtomicU64>);
+struct TreeNode(NonNull<AtomicU64>);
 
 const LOCK: usize = 0;
 const LEVEL: usize = 1;
@@ -50,7 +50,7 @@ const HIGH: usize = 4;
 const FIRST: usize = 5;
 const BEGIN: usize = 6;
 
-impl Node {
+impl TreeNode {
     /// # Safety
     /// A node of a tree that is not dropped as long as the result is used.
     unsafe fn at(addr: u64) -> Option<Self> {
@@ -207,7 +207,7 @@ impl<A: Allocator> Tree<A> {
     }
 
     /// Inserts an entry into a locked node, which is split if it is full; unlocks it.
-    fn insert(&self, node: Node, key: u64, value: u64) -> Result<(), Fault> {
+    fn insert(&self, node: TreeNode, key: u64, value: u64) -> Result<(), Fault> {
         if node.count() < ENTRIES {
             self.insert_here(node, key, value);
             node.unlock();
@@ -233,7 +233,7 @@ impl<A: Allocator> Tree<A> {
     }
 
     /// Inserts an entry into a locked node with room.
-    fn insert_here(&self, node: Node, key: u64, value: u64) {
+    fn insert_here(&self, node: TreeNode, key: u64, value: u64) {
         let (count, at) = (node.count(), node.position(key));
         for entry in (at..count).rev() {
             node.put(entry + 1, node.key(entry), node.value(entry));
@@ -245,7 +245,7 @@ impl<A: Allocator> Tree<A> {
     }
 
     /// Moves the upper half of a full, locked node to a new one: the first key there, and the node.
-    fn split(&self, node: Node) -> Result<(u64, Node), Fault> {
+    fn split(&self, node: TreeNode) -> Result<(u64, TreeNode), Fault> {
         let right = self.new_node(node.get(LEVEL))?;
         let half = ENTRIES / 2;
         let middle = node.key(half);
@@ -270,7 +270,7 @@ impl<A: Allocator> Tree<A> {
     }
 
     /// Tells the level above of a new node.
-    fn insert_above(&self, level: u64, key: u64, node: Node) -> Result<(), Fault> {
+    fn insert_above(&self, level: u64, key: u64, node: TreeNode) -> Result<(), Fault> {
         if self.root().get(LEVEL) < level {
             let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
             let old = self.root();
@@ -288,14 +288,14 @@ impl<A: Allocator> Tree<A> {
         self.insert(above, key, node.addr())
     }
 
-    fn root(&self) -> Node {
+    fn root(&self) -> TreeNode {
         // SAFETY: the root is a node as long as the tree is there.
-        let root = unsafe { Node::at(self.root.load(Acquire)) };
+        let root = unsafe { TreeNode::at(self.root.load(Acquire)) };
         root.expect("a tree has a root from the beginning")
     }
 
     /// The node of a level that a key belongs in, locked.
-    fn lock_node(&self, key: u64, level: u64) -> Node {
+    fn lock_node(&self, key: u64, level: u64) -> TreeNode {
         let mut node = self.root();
         loop {
             let version = node.version();
@@ -315,13 +315,13 @@ impl<A: Allocator> Tree<A> {
                 continue;
             }
             // SAFETY: a link of a state of the node in which it was not locked leads to a node.
-            node = unsafe { Node::at(next) }.expect("a link leads to a node");
+            node = unsafe { TreeNode::at(next) }.expect("a link leads to a node");
         }
     }
 
-    fn new_node(&self, level: u64) -> Result<Node, Fault> {
+    fn new_node(&self, level: u64) -> Result<TreeNode, Fault> {
         let block = NonNull::new(self.allocator.alloc(NODE_BYTES));
-        let node = Node(block.ok_or(Fault::OutOfMemory(NODE_BYTES))?.cast());
+        let node = TreeNode(block.ok_or(Fault::OutOfMemory(NODE_BYTES))?.cast());
         for (word, value) in [(LOCK, 0), (LEVEL, level), (COUNT, 0), (RIGHT, 0), (FIRST, 0)] {
             node.set(word, value);
         }
@@ -352,13 +352,13 @@ impl<A: Allocator> Tree<A> {
         wrong | u64::from(!unsafe { self.allocator.free(block) })
     }
 
-    fn flush(&self, node: Node, from: usize, to: usize) {
+    fn flush(&self, node: TreeNode, from: usize, to: usize) {
         let start = node.word(from.min(NODE_BYTES / 8 - 1));
         // SAFETY: words of the node, which is mapped.
         unsafe { self.persistence.flush(std::ptr::from_ref(start).cast(), (to - from) * 8) }
     }
 
-    fn persist(&self, node: Node, from: usize, to: usize) {
+    fn persist(&self, node: TreeNode, from: usize, to: usize) {
         self.flush(node, from, to);
         self.persistence.fence();
     }
@@ -371,10 +371,10 @@ impl<A: Allocator> Tree<A> {
     fn free_levels(&mut self) -> u64 {
         let mut wrong = 0;
         // SAFETY: nodes of this tree; each is freed after what leads on from it was read.
-        let mut first = unsafe { Node::at(std::mem::take(self.root.get_mut())) };
+        let mut first = unsafe { TreeNode::at(std::mem::take(self.root.get_mut())) };
         while let Some(leftmost) = first {
             // SAFETY: as above.
-            first = unsafe { Node::at(leftmost.get(FIRST)) };
+            first = unsafe { TreeNode::at(leftmost.get(FIRST)) };
             let mut at = Some(leftmost);
             while let Some(node) = at {
                 if node.get(LEVEL) == 0 {
@@ -384,7 +384,7 @@ impl<A: Allocator> Tree<A> {
                     }
                 }
                 // SAFETY: as above.
-                at = unsafe { Node::at(node.get(RIGHT)) };
+                at = unsafe { TreeNode::at(node.get(RIGHT)) };
                 // SAFETY: no link to it is followed any more.
                 wrong |= u64::from(!unsafe { self.allocator.free(node.0.as_ptr().cast()) });
             }

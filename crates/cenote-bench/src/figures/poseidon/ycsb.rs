@@ -86,7 +86,7 @@ fn load<A: Allocator>(tree: &Tree<A>, threads: u32, keys: u64) -> Result<Sample,
 
 /// What a thread does with a key.
 #[derive(Clone, Copy)]
-struct Step {
+struct YcsbStep {
     key: u64,
     is_update: bool,
 }
@@ -101,8 +101,8 @@ fn workload_a<A: Allocator>(
     let zipf = Zipf::new(keys);
     team(threads, |member| {
         let mut random = Random::new(u64::from(member.index) << 32 | count);
-        let steps: Vec<Step> = (0..each.min(COMPUTED as u64))
-            .map(|_| Step {
+        let steps: Vec<YcsbStep> = (0..each.min(COMPUTED as u64))
+            .map(|_| YcsbStep {
                 key: key(zipf.scrambled(&mut random)),
                 is_update: random.below(2) == 0,
             })

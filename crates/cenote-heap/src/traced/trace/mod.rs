@@ -28,17 +28,17 @@ use crate::trace::Types;
 use crate::traced::claims::Claim;
 use crate::traced::superblock::PuddleHeap;
 use cenote_layout::id::TypeId;
-use program::{NUMBER, Program, Scan};
+use program::{BlockScan, NUMBER, Program};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use table::Table;
+use table::PuddleTable;
 
 pub(crate) use slices::{Content, Marking, Old, content_of};
 
 /// Where tracing begins: a pointer that stands at `at` (0: nowhere in the heap) to a value of
 /// `target`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Root {
+pub(crate) struct TraceRoot {
     pub(crate) at: u64,
     pub(crate) to: u64,
     pub(crate) target: TypeId,
@@ -58,7 +58,7 @@ pub(crate) struct Traced {
 pub(crate) struct Tracer<'a, G: Backing> {
     backing: &'a G,
     /// By ordinal.
-    tables: Vec<Table>,
+    tables: Vec<PuddleTable>,
     /// Number 0 is for blocks without a type.
     programs: Vec<Program>,
     /// Number of each type's program, with its flags.
@@ -71,7 +71,7 @@ impl<'a, G: Backing> Tracer<'a, G> {
         // Types first: a program says which programs the blocks have that its pointers lead to.
         let mut kinds = Kinds { types, known: HashMap::new(), scans: Vec::new() };
         kinds.number(TypeId::UNTYPED, 0);
-        let tables = puddles.iter().map(|puddle| Table::new(puddle, &mut kinds)).collect();
+        let tables = puddles.iter().map(|puddle| PuddleTable::new(puddle, &mut kinds)).collect();
         let (programs, numbers) = kinds.finish();
         Self { backing, tables, programs, numbers }
     }
@@ -96,7 +96,7 @@ impl<'a, G: Backing> Tracer<'a, G> {
         let unknown = |(type_id, number): &(&TypeId, &u32)| {
             let scan = self.programs.get((**number & NUMBER) as usize).map(|program| &program.scan);
             **type_id != TypeId::UNTYPED
-                && matches!(scan, Some(Scan::Words))
+                && matches!(scan, Some(BlockScan::Words))
                 && self.tables.iter().any(|table| table.has_reached(**number))
         };
         let mut ids: Vec<TypeId> =
@@ -109,13 +109,13 @@ impl<'a, G: Backing> Tracer<'a, G> {
 /// Numbers the programs of the types that superblocks have.
 struct Kinds<'a> {
     types: &'a dyn Types,
-    known: HashMap<TypeId, Known>,
+    known: HashMap<TypeId, TracedType>,
     /// By number.
-    scans: Vec<(TypeId, Scan)>,
+    scans: Vec<(TypeId, BlockScan)>,
 }
 
 /// A type.
-struct Known {
+struct TracedType {
     /// Bytes of a value; 0 if that is not known.
     size: u64,
     number: u32,
@@ -135,19 +135,19 @@ impl Kinds<'_> {
     /// Number of the program for blocks of `size` bytes of a type.
     fn number(&mut self, type_id: TypeId, size: u64) -> u32 {
         let scans = &mut self.scans;
-        let mut add = |scan: Scan| {
+        let mut add = |scan: BlockScan| {
             let flags = scan.flags();
             scans.push((type_id, scan));
             (scans.len() as u32 - 1) | flags
         };
         let known = self.known.entry(type_id).or_insert_with(|| {
-            let scan = Scan::of(self.types, type_id);
-            Known { size: scan.value_size(), number: add(scan), small: None }
+            let scan = BlockScan::of(self.types, type_id);
+            TracedType { size: scan.value_size(), number: add(scan), small: None }
         });
         if size >= known.size {
             return known.number;
         }
         // No value can be there. What is there is looked at all the same.
-        *known.small.get_or_insert_with(|| add(Scan::Words))
+        *known.small.get_or_insert_with(|| add(BlockScan::Words))
     }
 }

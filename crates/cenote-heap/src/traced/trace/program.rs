@@ -28,13 +28,13 @@ const NONE: u32 = NUMBER;
 const FIXED_MAX: u64 = 32;
 
 /// How a block is scanned.
-pub(super) enum Scan {
+pub(super) enum BlockScan {
     /// Every word may be a pointer.
     Words,
     /// There are none.
     Nothing,
     /// One value, whose pointers are always there.
-    Fixed(Box<[Slot]>),
+    Fixed(Box<[PointerSlot]>),
     /// Anything else.
     Map(Box<Map>),
     Filter(Filter),
@@ -48,28 +48,28 @@ pub(super) struct Map {
     /// Pointers of all fields.
     pub(super) per_value: u64,
     /// What each field's pointers should lead to.
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<PointerTarget>,
 }
 
 /// A pointer of a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct PointerSlot {
     pub(super) offset: u64,
     /// Bits of the address.
     pub(super) mask: u64,
-    pub(super) target: Target,
+    pub(super) target: PointerTarget,
     pub(super) kind: PointerKind,
 }
 
 /// What a pointer should lead to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(super) struct PointerTarget {
     pub(super) type_id: TypeId,
     /// The number of that type's program, [`ANY`] or [`NONE`].
     pub(super) program: u32,
 }
 
-impl Target {
+impl PointerTarget {
     pub(super) const UNKNOWN: Self = Self { type_id: TypeId::UNTYPED, program: ANY };
 
     pub(super) fn of(type_id: TypeId, numbers: &HashMap<TypeId, u32>) -> Self {
@@ -84,7 +84,7 @@ impl Target {
 
 /// A type's program.
 pub(super) struct Program {
-    pub(super) scan: Scan,
+    pub(super) scan: BlockScan,
     pub(super) type_id: TypeId,
     /// Byte of a block that is looked at first.
     pub(super) first: u64,
@@ -95,7 +95,7 @@ fn first_pointer(record: &TypeRecord) -> u64 {
     record.pointers.iter().map(|field| field.offset).min().unwrap_or(0)
 }
 
-impl Scan {
+impl BlockScan {
     pub(super) fn of(types: &dyn Types, type_id: TypeId) -> Self {
         if let Some(filter) = types.filter(type_id) {
             return Self::Filter(filter);
@@ -114,7 +114,7 @@ impl Scan {
     }
 }
 
-impl Scan {
+impl BlockScan {
     /// Bytes of a value, if pointers are looked for by its record. To be asked before
     /// [`Program::new`].
     pub(super) fn value_size(&self) -> u64 {
@@ -135,8 +135,8 @@ impl Scan {
 }
 
 impl Program {
-    pub(super) fn new(type_id: TypeId, scan: Scan, numbers: &HashMap<TypeId, u32>) -> Self {
-        let Scan::Map(mut map) = scan else {
+    pub(super) fn new(type_id: TypeId, scan: BlockScan, numbers: &HashMap<TypeId, u32>) -> Self {
+        let BlockScan::Map(mut map) = scan else {
             return Self { scan, type_id, first: 0 };
         };
         let record = &map.record;
@@ -144,25 +144,25 @@ impl Program {
             map.starts.push(map.per_value);
             // A value has less than 2^61 words, and a checked map at most 4,096 fields inside it.
             map.per_value = map.per_value.saturating_add(field.count);
-            map.targets.push(Target::of(field.target, numbers));
+            map.targets.push(PointerTarget::of(field.target, numbers));
         }
         let first = first_pointer(record);
         let always = record.pointers.iter().all(|field| field.conditions.is_empty());
         if record.repeats || !always || map.per_value > FIXED_MAX {
-            return Self { scan: Scan::Map(map), type_id, first };
+            return Self { scan: BlockScan::Map(map), type_id, first };
         }
-        let slots = |(field, target): (&PointerField, &Target)| {
-            let slot = Slot {
+        let slots = |(field, target): (&PointerField, &PointerTarget)| {
+            let slot = PointerSlot {
                 offset: field.offset,
                 mask: !field.tag_mask,
                 target: *target,
                 kind: field.kind,
             };
             let stride = field.stride;
-            (0..field.count).map(move |k| Slot { offset: slot.offset + k * stride, ..slot })
+            (0..field.count).map(move |k| PointerSlot { offset: slot.offset + k * stride, ..slot })
         };
         let slots = record.pointers.iter().zip(&map.targets).flat_map(slots).collect();
-        Self { scan: Scan::Fixed(slots), type_id, first }
+        Self { scan: BlockScan::Fixed(slots), type_id, first }
     }
 }
 

@@ -15,13 +15,13 @@
 //! did) stops the others, and the panic goes on in the caller.
 
 use super::super::held::Lent;
-use super::table::Table;
+use super::table::PuddleTable;
 use super::worker::{Gift, Worker};
-use super::{Root, Traced, Tracer};
+use super::{TraceRoot, Traced, Tracer};
 use crate::backing::Backing;
 use crate::error::RecoverError;
 use crate::report::LISTED_MAX;
-use crate::trace::{Progress, TraceOptions};
+use crate::trace::{TraceOptions, TraceProgress};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// What workers share.
 #[derive(Debug)]
-struct Shared {
+struct SharedTrace {
     gifts: Mutex<Vec<Gift>>,
     wake: Condvar,
     /// Changed under the lock.
@@ -57,7 +57,7 @@ enum Waited {
     Done,
 }
 
-impl Shared {
+impl SharedTrace {
     fn new() -> Self {
         Self {
             gifts: Mutex::new(Vec::new()),
@@ -140,7 +140,7 @@ impl Shared {
 }
 
 /// Stops the others if its thread panics.
-struct StopOnPanic<'s>(&'s Shared);
+struct StopOnPanic<'s>(&'s SharedTrace);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
@@ -151,9 +151,9 @@ impl Drop for StopOnPanic<'_> {
 }
 
 /// A worker, and how it works with others.
-struct Member<'s, 't, 'g, G: Backing> {
+struct TeamMember<'s, 't, 'g, G: Backing> {
     worker: Worker<'t, 'g, G>,
-    shared: &'s Shared,
+    shared: &'s SharedTrace,
     /// Blocks that were reported to `shared`.
     reported: u64,
     batches: u64,
@@ -162,16 +162,16 @@ struct Member<'s, 't, 'g, G: Backing> {
 }
 
 /// What became of a step.
-enum Step {
+enum TeamStep {
     Going,
     Done,
 }
 
-impl<G: Backing> Member<'_, '_, '_, G> {
+impl<G: Backing> TeamMember<'_, '_, '_, G> {
     /// Traces a batch of blocks, or waits until there is something to trace, `at_most` so long.
-    fn step(&mut self, at_most: Option<Duration>) -> Step {
+    fn step(&mut self, at_most: Option<Duration>) -> TeamStep {
         if self.shared.is_stopped() {
-            return Step::Done;
+            return TeamStep::Done;
         }
         if self.busy {
             let more = if self.shared.is_alone() {
@@ -187,17 +187,17 @@ impl<G: Backing> Member<'_, '_, '_, G> {
                 {
                     self.shared.give(gift);
                 }
-                return Step::Going;
+                return TeamStep::Going;
             }
         }
         match self.shared.wait(core::mem::replace(&mut self.busy, false), at_most) {
             Waited::Gift(gift) => {
                 self.worker.receive(gift);
                 self.busy = true;
-                Step::Going
+                TeamStep::Going
             }
-            Waited::Tick => Step::Going,
-            Waited::Done => Step::Done,
+            Waited::Tick => TeamStep::Going,
+            Waited::Done => TeamStep::Done,
         }
     }
 
@@ -216,12 +216,12 @@ impl<G: Backing> Tracer<'_, G> {
     /// The progress callback broke off; a page of a block cannot be had.
     pub(crate) fn run(
         &self,
-        roots: &[Root],
+        roots: &[TraceRoot],
         foreign: bool,
         mut options: TraceOptions<'_>,
     ) -> Result<Traced, RecoverError> {
-        let (shared, lent, workers) = (&Shared::new(), Lent::now(), options.workers());
-        let member = |busy| Member {
+        let (shared, lent, workers) = (&SharedTrace::new(), Lent::now(), options.workers());
+        let member = |busy| TeamMember {
             worker: Worker::new(self, foreign),
             shared,
             reported: 0,
@@ -234,7 +234,7 @@ impl<G: Backing> Tracer<'_, G> {
             let _guard = StopOnPanic(shared);
             let mut helpers: Vec<ScopedJoinHandle<'_, Worker<'_, '_, G>>> = Vec::new();
             let (mut started, mut last) = (false, Instant::now());
-            let superblocks = self.tables.iter().map(Table::in_use).sum();
+            let superblocks = self.tables.iter().map(PuddleTable::in_use).sum();
             let waits = options.progress.is_some().then_some(options.interval.max(TICK));
             loop {
                 if !started && first.worker.counts.blocks >= options.alone_blocks {
@@ -245,7 +245,7 @@ impl<G: Backing> Tracer<'_, G> {
                             // SAFETY: this thread waits for its helpers, in the scope.
                             unsafe { lent.help() };
                             let mut helper = member(false);
-                            while let Step::Going = helper.step(None) {}
+                            while let TeamStep::Going = helper.step(None) {}
                             helper.worker
                         };
                         // Where the system gives no thread, fewer do the work.
@@ -254,14 +254,14 @@ impl<G: Backing> Tracer<'_, G> {
                         );
                     }
                 }
-                if let Step::Done = first.step(waits) {
+                if let TeamStep::Done = first.step(waits) {
                     break;
                 }
                 if let Some(progress) = &mut options.progress
                     && last.elapsed() >= options.interval
                 {
                     let blocks = shared.blocks.load(Ordering::Relaxed);
-                    if progress(&Progress { blocks, superblocks }).is_break() {
+                    if progress(&TraceProgress { blocks, superblocks }).is_break() {
                         shared.stop();
                     }
                     last = Instant::now();
@@ -300,7 +300,7 @@ impl<G: Backing> Tracer<'_, G> {
         }
         traced.counts.findings.sort_by_key(|finding| (finding.at, finding.to));
         traced.counts.findings.truncate(LISTED_MAX);
-        traced.counts.bytes = self.tables.iter().map(Table::reached_bytes).sum();
+        traced.counts.bytes = self.tables.iter().map(PuddleTable::reached_bytes).sum();
         traced.counts.unknown_types = self.unknown_types();
         traced
     }

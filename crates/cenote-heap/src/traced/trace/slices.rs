@@ -6,10 +6,10 @@
 //! given to others since is still looked at as what it was: what is found so keeps a block too
 //! many, never one too few.
 
-use super::program::{Program, Scan, Target, copy_of};
-use super::table::{Found, Table};
+use super::program::{BlockScan, PointerTarget, Program, copy_of};
+use super::table::{FoundBlock, PuddleTable};
 use super::worker::{Gift, Worker};
-use super::{Kinds, Root, Tracer};
+use super::{Kinds, TraceRoot, Tracer};
 use crate::backing::Backing;
 use crate::trace::{Scanned, Types, Visitor};
 use crate::traced::claims::Claim;
@@ -54,9 +54,9 @@ pub(crate) enum Content {
 
 /// See [`Content`].
 pub(crate) fn content_of(types: &dyn Types, type_id: TypeId) -> Content {
-    match Scan::of(types, type_id) {
-        Scan::Nothing => Content::Nothing,
-        Scan::Filter(_) => Content::Whole,
+    match BlockScan::of(types, type_id) {
+        BlockScan::Nothing => Content::Nothing,
+        BlockScan::Filter(_) => Content::Whole,
         _ => Content::Parts,
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn content_of(types: &dyn Types, type_id: TypeId) -> Content {
 /// A traversal between two slices.
 pub(crate) struct Marking {
     /// By ordinal.
-    tables: Vec<Table>,
+    tables: Vec<PuddleTable>,
     programs: Vec<Program>,
     numbers: HashMap<TypeId, u32>,
     pending: Gift,
@@ -79,7 +79,7 @@ impl Marking {
         let mut kinds = Kinds { types, known: HashMap::new(), scans: Vec::new() };
         kinds.number(TypeId::UNTYPED, 0);
         let table = |(puddle, claims): &(Arc<PuddleHeap>, Vec<Claim>)| {
-            Table::of_claims(puddle.base, claims.clone(), &mut kinds)
+            PuddleTable::of_claims(puddle.base, claims.clone(), &mut kinds)
         };
         let tables = puddles.iter().map(table).collect();
         let (programs, numbers) = kinds.finish();
@@ -103,7 +103,8 @@ impl Marking {
 
     /// A superblock with a damaged descriptor that something leads into.
     pub(crate) fn lost(&self) -> Option<(usize, u32)> {
-        let lost = |table: &Table| (0..table.claims().len() as u32).find(|&i| table.lost(i) > 0);
+        let lost =
+            |table: &PuddleTable| (0..table.claims().len() as u32).find(|&i| table.lost(i) > 0);
         self.tables.iter().enumerate().find_map(|(ordinal, table)| Some((ordinal, lost(table)?)))
     }
 
@@ -113,7 +114,7 @@ impl Marking {
     pub(crate) fn slice<G: Backing>(
         &mut self,
         backing: &G,
-        roots: &[Root],
+        roots: &[TraceRoot],
         next_old: &mut dyn FnMut() -> Option<Old>,
         until: Instant,
     ) -> Result<BTreeSet<u64>, u64> {
@@ -170,19 +171,19 @@ impl<G: Backing> Worker<'_, '_, G> {
 
     /// Follows what stood in a part of a block. Conditions are not asked: what they would be asked
     /// about need not have been copied.
-    fn old_block(&mut self, block: &Found, old: &Old) {
+    fn old_block(&mut self, block: &FoundBlock, old: &Old) {
         let Some(program) = self.program(block.program) else { return };
         let (from, to) = (old.addr.max(block.start), old.end().min(block.start + block.size));
         match &program.scan {
-            Scan::Nothing => {}
-            Scan::Words => {
+            BlockScan::Nothing => {}
+            BlockScan::Words => {
                 for at in (from.next_multiple_of(8)..to).step_by(8) {
                     if let Some(word) = old.word(at) {
                         self.follow_perhaps::<true>(at, word);
                     }
                 }
             }
-            Scan::Fixed(slots) => {
+            BlockScan::Fixed(slots) => {
                 for slot in slots {
                     let at = block.start + slot.offset;
                     if let Some(word) =
@@ -192,7 +193,7 @@ impl<G: Backing> Worker<'_, '_, G> {
                     }
                 }
             }
-            Scan::Map(map) => {
+            BlockScan::Map(map) => {
                 let size = map.record.size.max(1);
                 let values = if map.record.repeats { block.size / size } else { 1 };
                 let first = (from.saturating_sub(block.start + 7)) / size;
@@ -215,7 +216,7 @@ impl<G: Backing> Worker<'_, '_, G> {
                     }
                 }
             }
-            Scan::Filter(filter) => {
+            BlockScan::Filter(filter) => {
                 // In a puddle that was not adopted then, only a part is copied; the rest is as it
                 // was, or copied too.
                 let mut all = match copy_of(block.start, block.size) {
@@ -229,7 +230,7 @@ impl<G: Backing> Worker<'_, '_, G> {
                 filter(
                     &scanned,
                     &mut Visitor::new(&mut |to, _| {
-                        self.follow::<true>(block.start, to, Target::UNKNOWN, false);
+                        self.follow::<true>(block.start, to, PointerTarget::UNKNOWN, false);
                     }),
                 );
             }

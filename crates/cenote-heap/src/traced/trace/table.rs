@@ -44,7 +44,7 @@ const _: () = assert!(size_of::<Cell>() == 16);
 
 /// A puddle.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct PuddleTable {
     pub(super) base: u64,
     /// Bytes, of whole superblocks.
     pub(super) size: u64,
@@ -57,7 +57,7 @@ pub(super) struct Table {
 
 /// A block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundBlock {
     pub(super) start: u64,
     pub(super) size: u64,
     /// With its flags.
@@ -74,7 +74,7 @@ pub(super) enum Miss {
     Lost,
 }
 
-impl Table {
+impl PuddleTable {
     /// Reads the descriptors of a puddle.
     pub(super) fn new(puddle: &PuddleHeap, kinds: &mut Kinds<'_>) -> Self {
         Self::of_claims(puddle.base, classify(puddle), kinds)
@@ -165,9 +165,9 @@ impl Table {
     }
 
     /// The small block that an address leads to, and the offset of the address in it; `None`: ask
-    /// [`Table::find_other`].
+    /// [`PuddleTable::find_other`].
     #[inline(always)]
-    pub(super) fn find_small(&self, addr: u64) -> Option<(Found, u64)> {
+    pub(super) fn find_small(&self, addr: u64) -> Option<(FoundBlock, u64)> {
         let offset = addr.wrapping_sub(self.base);
         let superblock = (offset / SUPERBLOCK_SIZE) as usize;
         let cell = self.cells.get(superblock)?;
@@ -179,7 +179,7 @@ impl Table {
         }
         let bit = superblock * WORDS * 64 + index;
         Some((
-            Found { start: addr, size: cell.geometry >> 32, program: cell.program, bit },
+            FoundBlock { start: addr, size: cell.geometry >> 32, program: cell.program, bit },
             within - start,
         ))
     }
@@ -188,9 +188,9 @@ impl Table {
     ///
     /// # Errors
     /// Why it leads to none.
-    pub(super) fn find_other(&self, addr: u64) -> Result<Found, Miss> {
+    pub(super) fn find_other(&self, addr: u64) -> Result<FoundBlock, Miss> {
         if let Some((found, within)) = self.find_small(addr) {
-            return Ok(Found { start: addr - within, ..found });
+            return Ok(FoundBlock { start: addr - within, ..found });
         }
         let superblock = (addr.wrapping_sub(self.base) / SUPERBLOCK_SIZE) as usize;
         let at = |superblock: usize| {
@@ -202,7 +202,7 @@ impl Table {
             if kind == TAIL { superblock.saturating_sub(extent as usize) } else { superblock };
         let (cell, kind, extent) = at(head)?;
         match kind {
-            LARGE => Ok(Found {
+            LARGE => Ok(FoundBlock {
                 start: self.base + head as u64 * SUPERBLOCK_SIZE,
                 size: cell.geometry,
                 program: cell.program,

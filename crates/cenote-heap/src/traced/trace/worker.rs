@@ -9,10 +9,11 @@
 //! not the size of a block.
 
 use super::program::{
-    ANY, FAR, LEAF, Map, NUMBER, Program, Scan, Slot, Target, copy_of, holds, load, prefetch,
+    ANY, BlockScan, FAR, LEAF, Map, NUMBER, PointerSlot, PointerTarget, Program, copy_of, holds,
+    load, prefetch,
 };
-use super::table::{Found, Miss, Table};
-use super::{Root, Tracer};
+use super::table::{FoundBlock, Miss, PuddleTable};
+use super::{TraceRoot, Tracer};
 use crate::backing::Backing;
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::trace::{Scanned, Visitor};
@@ -53,7 +54,7 @@ pub(super) struct Pending {
 
 /// A block to be scanned from its pointer number `from` on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct BlockPart {
     addr: u64,
     size: u64,
     from: u64,
@@ -64,7 +65,7 @@ pub(super) struct Part {
 #[derive(Debug, Default)]
 pub(super) struct Gift {
     blocks: Vec<Pending>,
-    parts: Vec<Part>,
+    parts: Vec<BlockPart>,
 }
 
 impl Gift {
@@ -116,13 +117,13 @@ pub(super) struct Worker<'t, 'g, G: Backing> {
     tracer: &'t Tracer<'g, G>,
     queue: Queue,
     stack: Vec<Pending>,
-    parts: Vec<Part>,
+    parts: Vec<BlockPart>,
     /// The puddle that the last pointer led to: the next one often leads there too.
-    table: Option<&'t Table>,
+    table: Option<&'t PuddleTable>,
     /// The last program whose pointers are always there, by number. A block is scanned by what a
     /// comparison predicts, so that where its pointers are does not have to wait for its
     /// descriptor: in a list that is what each node would wait for.
-    fixed: (u32, &'t [Slot]),
+    fixed: (u32, &'t [PointerSlot]),
     pub(super) counts: TraceCounts,
     /// Where pointers into other pools lead, if the caller wants to know.
     pub(super) foreign: Option<BTreeSet<u64>>,
@@ -145,10 +146,10 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         }
     }
 
-    pub(super) fn root(&mut self, root: &Root) {
+    pub(super) fn root(&mut self, root: &TraceRoot) {
         if root.to != 0 {
             self.counts.roots += 1;
-            let target = Target::of(root.target, &self.tracer.numbers);
+            let target = PointerTarget::of(root.target, &self.tracer.numbers);
             self.follow::<false>(root.at, root.to, target, true);
         }
     }
@@ -213,7 +214,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     /// The block that an address leads to.
-    pub(super) fn find(&self, addr: u64) -> Option<Found> {
+    pub(super) fn find(&self, addr: u64) -> Option<FoundBlock> {
         self.table_of(addr).ok()?.find_other(addr).ok()
     }
 
@@ -241,7 +242,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
 
     /// The puddle of an address that is not in the last one.
     #[cold]
-    fn table_of(&self, addr: u64) -> Result<&'t Table, Elsewhere> {
+    fn table_of(&self, addr: u64) -> Result<&'t PuddleTable, Elsewhere> {
         let backing = self.tracer.backing;
         let Some(slot) = backing.slot(addr) else {
             return Err(if backing.is_foreign(addr) {
@@ -263,7 +264,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         &mut self,
         at: u64,
         to: u64,
-        target: Target,
+        target: PointerTarget,
         known: bool,
     ) {
         let table = match self.table {
@@ -291,10 +292,10 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     #[inline(never)]
     fn follow_other<const ALONE: bool>(
         &mut self,
-        table: &'t Table,
+        table: &'t PuddleTable,
         at: u64,
         to: u64,
-        target: Target,
+        target: PointerTarget,
         known: bool,
     ) {
         match table.find_other(to) {
@@ -318,7 +319,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[inline(always)]
-    fn reached(&mut self, at: u64, found: Found) {
+    fn reached(&mut self, at: u64, found: FoundBlock) {
         self.counts.blocks += 1;
         if found.program & LEAF != 0 {
             return;
@@ -343,8 +344,8 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[cold]
-    fn put_off(&mut self, found: Found) {
-        self.parts.push(Part {
+    fn put_off(&mut self, found: FoundBlock) {
+        self.parts.push(BlockPart {
             addr: found.start,
             size: found.size,
             from: 0,
@@ -353,7 +354,14 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[cold]
-    fn follow_out(&mut self, at: u64, to: u64, target: Target, known: bool, elsewhere: &Elsewhere) {
+    fn follow_out(
+        &mut self,
+        at: u64,
+        to: u64,
+        target: PointerTarget,
+        known: bool,
+        elsewhere: &Elsewhere,
+    ) {
         match elsewhere {
             Elsewhere::Foreign => {
                 self.counts.foreign_pointers += u64::from(known);
@@ -374,7 +382,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         at: u64,
         word: u64,
         kind: PointerKind,
-        target: Target,
+        target: PointerTarget,
     ) {
         if kind == PointerKind::NATIVE {
             return self.follow::<ALONE>(at, word, target, true);
@@ -389,7 +397,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         at: u64,
         word: u64,
         kind: PointerKind,
-        target: Target,
+        target: PointerTarget,
     ) {
         match kind {
             PointerKind::RELATIVE => match decode_relative(at, word) {
@@ -417,12 +425,12 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
                 .or_else(|| self.tracer.backing.region(&RegionAddress::decode(word)?)),
         };
         if let Some(to) = to {
-            self.follow::<ALONE>(at, to, Target::UNKNOWN, false);
+            self.follow::<ALONE>(at, to, PointerTarget::UNKNOWN, false);
         }
     }
 
     #[cold]
-    fn fault(&mut self, fault: Fault, at: u64, to: u64, target: Target) {
+    fn fault(&mut self, fault: Fault, at: u64, to: u64, target: PointerTarget) {
         self.counts.faults += 1;
         if self.counts.findings.len() < LISTED_MAX {
             self.counts.findings.push(Finding { fault, at, to, target: target.type_id });
@@ -446,9 +454,9 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     fn scan<const ALONE: bool>(&mut self, block: Pending) {
         if block.program != self.fixed.0 {
             match self.program(block.program).map(|program| &program.scan) {
-                Some(Scan::Fixed(slots)) => self.fixed = (block.program, slots),
+                Some(BlockScan::Fixed(slots)) => self.fixed = (block.program, slots),
                 _ => {
-                    return self.scan_part::<ALONE>(Part {
+                    return self.scan_part::<ALONE>(BlockPart {
                         addr: block.addr,
                         size: u64::from(block.words) * WORD,
                         from: 0,
@@ -461,7 +469,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[inline(always)]
-    fn scan_fixed<const ALONE: bool>(&mut self, addr: u64, slots: &[Slot]) {
+    fn scan_fixed<const ALONE: bool>(&mut self, addr: u64, slots: &[PointerSlot]) {
         for slot in slots {
             let at = addr + slot.offset;
             let word = self.word(at) & slot.mask;
@@ -472,22 +480,22 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[inline(never)]
-    fn scan_part<const ALONE: bool>(&mut self, block: Part) {
+    fn scan_part<const ALONE: bool>(&mut self, block: BlockPart) {
         let tracer = self.tracer;
         let Some(program) = self.program(block.program) else { return };
         let rest = match &program.scan {
-            Scan::Map(map) => self.scan_map::<ALONE>(&block, map),
-            Scan::Fixed(slots) => {
+            BlockScan::Map(map) => self.scan_map::<ALONE>(&block, map),
+            BlockScan::Fixed(slots) => {
                 // Only blocks come here that are too large for a `Pending`.
                 self.scan_fixed::<ALONE>(block.addr, slots);
                 None
             }
-            Scan::Filter(filter) => {
+            BlockScan::Filter(filter) => {
                 match copy_of(block.addr, block.size) {
                     Ok(bytes) => {
                         let (addr, type_id) = (block.addr, program.type_id);
                         let mut visit = |to, type_id| {
-                            let target = Target::of(type_id, &tracer.numbers);
+                            let target = PointerTarget::of(type_id, &tracer.numbers);
                             self.follow::<ALONE>(addr, to, target, true);
                         };
                         filter(
@@ -499,15 +507,15 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
                 }
                 None
             }
-            Scan::Nothing => None,
-            Scan::Words => self.scan_words::<ALONE>(&block),
+            BlockScan::Nothing => None,
+            BlockScan::Words => self.scan_words::<ALONE>(&block),
         };
         if let Some(from) = rest {
-            self.parts.push(Part { from, ..block });
+            self.parts.push(BlockPart { from, ..block });
         }
     }
 
-    fn scan_words<const ALONE: bool>(&mut self, block: &Part) -> Option<u64> {
+    fn scan_words<const ALONE: bool>(&mut self, block: &BlockPart) -> Option<u64> {
         self.counts.conservative_blocks += u64::from(block.from == 0);
         let full = self.counts.blocks + PART;
         let end = block.size / 8;
@@ -526,7 +534,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         (stop < end).then_some(stop)
     }
 
-    fn scan_map<const ALONE: bool>(&mut self, block: &Part, map: &Map) -> Option<u64> {
+    fn scan_map<const ALONE: bool>(&mut self, block: &BlockPart, map: &Map) -> Option<u64> {
         let Map { record, starts, per_value, targets } = map;
         let values = if record.repeats { block.size / record.size.max(1) } else { 1 };
         let full = self.counts.blocks + PART;

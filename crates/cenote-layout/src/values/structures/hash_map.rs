@@ -16,7 +16,7 @@ const FAN_OUT: u64 = 128;
 const HASH_HEIGHT_MAX: u64 = 8;
 
 /// What a hash map is made of.
-struct Table {
+struct HashMapShape {
     buckets: u64,
     segment: TypeId,
     directory: TypeId,
@@ -77,7 +77,7 @@ impl Structures<'_> {
         header: u64,
         (segment, directory): (TypeId, TypeId),
         buckets: u64,
-    ) -> Checked<Table> {
+    ) -> Checked<HashMapShape> {
         let made = || {
             let of_segment = self.values.record_of(segment)?;
             let of_directory = self.values.record_of(directory)?;
@@ -95,7 +95,7 @@ impl Structures<'_> {
                 && list.size == 8 * FAN_OUT
                 && slots.size % PAGE_SLOTS == 0;
             whole.then_some(())?;
-            Some(Table {
+            Some(HashMapShape {
                 buckets,
                 segment,
                 directory,
@@ -117,7 +117,7 @@ impl Structures<'_> {
     /// `first`.
     fn buckets(
         &mut self,
-        table: &Table,
+        table: &HashMapShape,
         (from, node): (u64, u64),
         (height, first): (u64, u64),
         entries: &mut u64,
@@ -156,7 +156,7 @@ impl Structures<'_> {
     /// Looks at the pages of a bucket.
     fn chain(
         &mut self,
-        table: &Table,
+        table: &HashMapShape,
         (mut from, mut page): (u64, u64),
         entries: &mut u64,
         blocks: &mut dyn Blocks,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// What a name stands for in an image.
 #[derive(Clone)]
-pub(crate) enum Entry {
+pub(crate) enum ImageEntry {
     File { content: Arc<Content>, len: u64, holes: Holes },
     Directory,
 }
@@ -23,7 +23,7 @@ pub(crate) enum Entry {
 /// old, a file that is gone.
 #[derive(Clone)]
 pub struct Image {
-    pub(crate) entries: BTreeMap<Arc<str>, Entry>,
+    pub(crate) entries: BTreeMap<Arc<str>, ImageEntry>,
     pub(super) kind: CrashKind,
     pub(super) event: usize,
     pub(super) note: u64,
@@ -35,7 +35,7 @@ pub struct Image {
 impl Image {
     /// An image of files as they are.
     pub(crate) fn plain(
-        entries: BTreeMap<Arc<str>, Entry>,
+        entries: BTreeMap<Arc<str>, ImageEntry>,
         kind: CrashKind,
         event: usize,
         origin: Origin,
@@ -115,8 +115,8 @@ impl Image {
             |sum, (name, entry)| {
                 let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
                 sum.wrapping_add(match entry {
-                    Entry::Directory => mix(name),
-                    Entry::File { content, len, holes } => {
+                    ImageEntry::Directory => mix(name),
+                    ImageEntry::File { content, len, holes } => {
                         let holes = holes.iter().fold(0, |sum, page| mix(sum ^ mix(page + 1)));
                         mix(name ^ holes ^ mix(content.hash() ^ mix(len + 1)))
                     }
@@ -134,7 +134,7 @@ impl Image {
     /// Calls `f` with the name and length of each file, sorted by name.
     pub fn for_each_file(&self, mut f: impl FnMut(&Arc<str>, u64)) {
         for (name, entry) in &self.entries {
-            if let Entry::File { len, .. } = entry {
+            if let ImageEntry::File { len, .. } = entry {
                 f(name, *len);
             }
         }
@@ -144,7 +144,7 @@ impl Image {
     /// a file.
     #[must_use]
     pub fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> bool {
-        let Some(Entry::File { content, .. }) = self.entries.get(name) else { return false };
+        let Some(ImageEntry::File { content, .. }) = self.entries.get(name) else { return false };
         content.read(offset, buffer);
         true
     }
@@ -154,14 +154,14 @@ impl Image {
     #[must_use]
     pub fn file_hash(&self, name: &str) -> u64 {
         match self.entries.get(name) {
-            Some(Entry::File { content, len, .. }) => mix(content.hash() ^ mix(len + 1)),
+            Some(ImageEntry::File { content, len, .. }) => mix(content.hash() ^ mix(len + 1)),
             _ => 0,
         }
     }
 
     /// Makes bytes of a file zero, as far as it reaches.
     pub fn clear(&mut self, name: &str, offset: u64, len: u64) {
-        if let Some(Entry::File { content, len: file_len, .. }) = self.entries.get_mut(name) {
+        if let Some(ImageEntry::File { content, len: file_len, .. }) = self.entries.get_mut(name) {
             let end = offset.saturating_add(len).min(*file_len);
             if offset < end && !content.is_zero(offset, end) {
                 Arc::make_mut(content).fill_zero(offset, end);
@@ -173,8 +173,8 @@ impl Image {
     #[must_use]
     pub fn file(&self, name: &str) -> Option<Vec<u8>> {
         match self.entries.get(name)? {
-            Entry::Directory => None,
-            Entry::File { content, len, .. } => {
+            ImageEntry::Directory => None,
+            ImageEntry::File { content, len, .. } => {
                 let mut bytes = vec![0; usize::try_from(*len).ok()?];
                 content.read(0, &mut bytes);
                 Some(bytes)
@@ -189,14 +189,14 @@ impl Image {
         let len = bytes.len() as u64;
         self.entries.insert(
             name.into(),
-            Entry::File { content: Arc::new(content), len, holes: Holes::default() },
+            ImageEntry::File { content: Arc::new(content), len, holes: Holes::default() },
         );
     }
 
     /// Inverts a bit of a file. Returns whether there is such a byte.
     pub fn flip_bit(&mut self, name: &str, offset: u64, bit: u8) -> bool {
         match self.entries.get_mut(name) {
-            Some(Entry::File { content, len, .. }) if offset < *len => {
+            Some(ImageEntry::File { content, len, .. }) if offset < *len => {
                 Arc::make_mut(content).flip(offset, bit);
                 true
             }
@@ -207,7 +207,7 @@ impl Image {
     /// Puts other bytes into a file, which does not grow. Returns whether the range lies in it.
     pub fn overwrite(&mut self, name: &str, offset: u64, bytes: &[u8]) -> bool {
         match self.entries.get_mut(name) {
-            Some(Entry::File { content, len, .. })
+            Some(ImageEntry::File { content, len, .. })
                 if offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= *len) =>
             {
                 if !content.holds(offset, bytes) {
@@ -222,7 +222,7 @@ impl Image {
     /// Cuts a file off. Returns whether it was longer.
     pub fn truncate(&mut self, name: &str, new_len: u64) -> bool {
         match self.entries.get_mut(name) {
-            Some(Entry::File { content, len, .. }) if new_len < *len => {
+            Some(ImageEntry::File { content, len, .. }) if new_len < *len => {
                 Arc::make_mut(content).cut(new_len);
                 *len = new_len;
                 true

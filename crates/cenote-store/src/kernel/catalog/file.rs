@@ -26,7 +26,7 @@ pub(crate) const NEW_FILES: [&str; 2] = ["catalog.0.new", "catalog.1.new"];
 
 /// What one file holds.
 #[derive(Debug, Default)]
-struct Scan {
+struct FileScan {
     /// Whether the file is there.
     present: bool,
     /// Whole frames and where they lie.
@@ -39,9 +39,9 @@ struct Scan {
     end: usize,
 }
 
-fn scan(bytes: Option<&[u8]>) -> Scan {
-    let Some(bytes) = bytes else { return Scan::default() };
-    let mut out = Scan { present: true, ..Scan::default() };
+fn scan(bytes: Option<&[u8]>) -> FileScan {
+    let Some(bytes) = bytes else { return FileScan::default() };
+    let mut out = FileScan { present: true, ..FileScan::default() };
     let mut at = 0;
     while at < bytes.len() {
         match decode_frame(&bytes[at..]) {
@@ -117,7 +117,7 @@ pub(crate) struct Merged {
 /// once.
 pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     let scans = [scan(bytes[0]), scan(bytes[1])];
-    let mut found = Found::default();
+    let mut found = FoundDamage::default();
     let frames = found.frames(&scans);
     let complete = complete_batches(&frames);
     let last_complete = complete.last().copied().unwrap_or(0);
@@ -131,7 +131,7 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     for (file, scan) in scans.iter().enumerate() {
         found.damage_of_file(file, scan, torn == Some(file), last_complete);
     }
-    let Found { damage, lost } = found;
+    let FoundDamage { damage, lost } = found;
 
     let mut records = Vec::new();
     let mut canonical = Vec::new();
@@ -165,13 +165,13 @@ type Frames<'a> = BTreeMap<(u64, u32), &'a Frame>;
 
 /// What is wrong with the two files.
 #[derive(Default)]
-struct Found {
+struct FoundDamage {
     damage: Vec<Damage>,
     /// Whether something is lost in both.
     lost: bool,
 }
 
-impl Found {
+impl FoundDamage {
     /// Something is lost that neither file has.
     fn lose(&mut self, file: &'static str, (offset, len): (u64, u64), detail: String) {
         self.lost = true;
@@ -179,7 +179,7 @@ impl Found {
     }
 
     /// The frames that the files have together. What they say differently is lost.
-    fn frames<'a>(&mut self, scans: &'a [Scan; 2]) -> Frames<'a> {
+    fn frames<'a>(&mut self, scans: &'a [FileScan; 2]) -> Frames<'a> {
         let mut frames = Frames::new();
         for (file, scan) in scans.iter().enumerate() {
             for (frame, offset) in &scan.frames {
@@ -220,7 +220,7 @@ impl Found {
     }
 
     /// Whether an end without a torn batch has lost one.
-    fn lost_tails(&mut self, scans: &[Scan; 2], last_complete: u64) {
+    fn lost_tails(&mut self, scans: &[FileScan; 2], last_complete: u64) {
         for scan in scans {
             let beyond = scan.frames.iter().any(|(frame, _)| frame.batch > last_complete);
             let bad_tail = scan.bad.iter().any(|(start, ..)| *start >= scan.end);
@@ -245,7 +245,13 @@ impl Found {
     }
 
     /// Names what is wrong with one file, except the batch that its writer did not complete.
-    fn damage_of_file(&mut self, number: usize, scan: &Scan, is_torn: bool, last_complete: u64) {
+    fn damage_of_file(
+        &mut self,
+        number: usize,
+        scan: &FileScan,
+        is_torn: bool,
+        last_complete: u64,
+    ) {
         let file = FILES[number];
         let effect = if self.lost { DamageEffect::Lost } else { DamageEffect::ReadFromOther };
         if !scan.present {
@@ -308,8 +314,8 @@ fn complete_batches(frames: &BTreeMap<(u64, u32), &Frame>) -> Vec<u64> {
 
 /// The file whose tail is a batch that was being written when its writer stopped, if that is what
 /// the tails are.
-fn torn_tail(scans: &[Scan; 2], last_complete: u64) -> Option<usize> {
-    let tail = |scan: &Scan| {
+fn torn_tail(scans: &[FileScan; 2], last_complete: u64) -> Option<usize> {
+    let tail = |scan: &FileScan| {
         scan.bad.iter().any(|(start, ..)| *start >= scan.end)
             || scan.frames.iter().any(|(_, at)| *at >= scan.end)
     };

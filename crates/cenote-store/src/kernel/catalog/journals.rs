@@ -75,7 +75,7 @@
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::superblock;
 use crate::kernel::superblock::about::about_control;
-use cenote_journal::{Found, TIED, Tie, scan};
+use cenote_journal::{FoundJournal, TIED, Tie, scan};
 use cenote_layout::superblock::{JOURNAL_BITS, JOURNAL_SETTLED, JournalMark, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, OwnedMedium};
@@ -171,7 +171,7 @@ impl Journals {
     /// closed, or of which a journal is not settled. Changes no file.
     pub(crate) fn of(
         medium: &OwnedMedium,
-        found: &superblock::Found,
+        found: &superblock::FoundSuperblock,
         (copied, writes): (bool, bool),
     ) -> Result<Self, MediumError> {
         let next_lost = found.lost && !planted(Bug::LostCopyForgotten);
@@ -252,7 +252,7 @@ impl Journals {
 
 /// Why a superblock of this generation is older than a journal. `next_lost`: there may have been a
 /// next one.
-pub(crate) fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
+pub(crate) fn put_back(generation: u64, next_lost: bool, found: &FoundJournal) -> Option<String> {
     // As long as nothing was done in its session the superblock may not name it yet.
     let at_least = found.session.saturating_sub(u64::from(!found.used));
     let older =
@@ -267,8 +267,8 @@ pub(crate) fn put_back(generation: u64, next_lost: bool, found: &Found) -> Optio
 }
 
 /// Why a journal with this header is not the one that the superblock names.
-pub(crate) fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> {
-    let Found { mark, alone, used, .. } = found;
+pub(crate) fn why_not(named: &JournalMark, found: &FoundJournal, settled: bool) -> Option<String> {
+    let FoundJournal { mark, alone, used, .. } = found;
     // The header that is named may be the one that is damaged: its predecessor is good enough to
     // recover by.
     let lost = *alone && mark.generation + 1 == named.generation;
@@ -328,7 +328,7 @@ mod tests {
             for used in [false, true] {
                 let why_not = |named: &JournalMark, settled: bool| {
                     let (session, last, names) = (0, mark.trimmed, [0; 2]);
-                    let of = |alone| Found { mark, alone, session, used, last, names };
+                    let of = |alone| FoundJournal { mark, alone, session, used, last, names };
                     let (alone, told) =
                         (why_not(named, &of(true), settled), why_not(named, &of(false), settled));
                     // Beside a damaged header its predecessor passes, as far as its records go.

@@ -32,7 +32,7 @@ mod state;
 mod waiting;
 
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
-pub(crate) use state::State;
+pub(crate) use state::CatalogState;
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::Damage;
@@ -71,7 +71,7 @@ impl AppendError {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     medium: OwnedMedium,
-    pub(crate) state: State,
+    pub(crate) state: CatalogState,
     /// Number of the last batch.
     batch: u64,
     /// What it and the journals know of each other.
@@ -106,7 +106,11 @@ pub(crate) const INITIAL_BATCH: u64 = 1;
 
 /// Contents of a new store's files.
 pub(crate) fn initial() -> Vec<u8> {
-    encode(INITIAL_BATCH, [0; 2], &State { next_pool: 1, ..State::default() }.snapshot())
+    encode(
+        INITIAL_BATCH,
+        [0; 2],
+        &CatalogState { next_pool: 1, ..CatalogState::default() }.snapshot(),
+    )
 }
 
 /// Reads both files, of which one at least has had batch `at_least`. A file that is not there, or
@@ -144,7 +148,7 @@ impl Catalog {
         fence: Option<Arc<Fence>>,
     ) -> Self {
         tie.reached(merged.last_batch);
-        let mut state = State { next_pool: 1, ..State::default() };
+        let mut state = CatalogState { next_pool: 1, ..CatalogState::default() };
         for record in &merged.records {
             state.apply(record);
         }
@@ -168,7 +172,7 @@ impl Catalog {
 
     /// A catalog without files, and without records.
     pub(crate) fn mirror(medium: OwnedMedium) -> Self {
-        let state = State { next_pool: 1, ..State::default() };
+        let state = CatalogState { next_pool: 1, ..CatalogState::default() };
         Self {
             medium,
             state,

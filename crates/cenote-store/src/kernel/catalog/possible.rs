@@ -1,12 +1,12 @@
 //! Which puddle records cannot be.
 
-use super::State;
+use super::CatalogState;
 use crate::kernel::interface::report::Damage;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::puddle::Role;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 
-impl State {
+impl CatalogState {
     /// Takes out puddle records that cannot be (outside the window, misaligned, one on top of the
     /// other) and names them: a record that passes can be mapped at its address.
     pub(crate) fn check(&mut self, window_base: u64, window_len: u64) -> Vec<Damage> {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn an_objects_puddle_without_its_object_is_damage() {
         let base = 1 << 40;
-        let mut state = State::default();
+        let mut state = CatalogState::default();
         for (number, addr) in [(1, base), (2, base + (4 << 20))] {
             state.apply(&Record::Puddle(PuddleRecord {
                 uuid: Uuid([number; 16]),
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn impossible_puddles_are_named_and_left_out() {
         let base = 1 << 40;
-        let mut state = State::default();
+        let mut state = CatalogState::default();
         for record in [
             Record::NextPool(PoolId(1)),
             pool(1, "a"),

@@ -1,13 +1,13 @@
 //! What the catalog says of stamps ([`crate::kernel::puddles::stamps`]): the seal of each puddle,
 //! and the era in which a close left it.
 
-use super::State;
+use super::CatalogState;
 use cenote_layout::catalog::Record;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::is_era;
 use std::collections::BTreeMap;
 
-impl State {
+impl CatalogState {
     /// The records that name the seals of all puddles, and then the eras of those that were left:
     /// a seal ends what was left before it.
     pub(super) fn sealed(&self) -> impl Iterator<Item = Record> {

@@ -1,10 +1,10 @@
 //! The catalog said anew, in as few records as there are.
 
-use super::State;
+use super::CatalogState;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, Record};
 use cenote_layout::id::PoolId;
 
-impl State {
+impl CatalogState {
     /// The records that say all this from nothing: [`Record::NextPool`] first.
     pub(crate) fn snapshot(&self) -> Vec<Record> {
         let mut out = vec![Record::NextPool(PoolId(self.next_pool))];
@@ -167,11 +167,11 @@ mod tests {
 
     #[test]
     fn a_snapshot_says_the_same_as_the_history() {
-        let mut state = State::default();
+        let mut state = CatalogState::default();
         for record in history() {
             state.apply(&record);
         }
-        let mut again = State::default();
+        let mut again = CatalogState::default();
         again.apply(&pool(7, "left over from before"));
         for record in state.snapshot() {
             again.apply(&record);

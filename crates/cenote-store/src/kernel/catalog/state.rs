@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The catalog's contents. Every change goes through [`State::apply`], at open and later alike.
+/// The catalog's contents. Every change goes through [`CatalogState::apply`], at open and later
+/// alike.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct CatalogState {
     /// The number that the next pool gets.
     pub(crate) next_pool: u64,
     pub(crate) pools: BTreeMap<PoolId, PoolRecord>,
@@ -64,7 +65,7 @@ pub(crate) struct State {
     pub(crate) window: Option<(u64, u64)>,
 }
 
-impl State {
+impl CatalogState {
     /// Adds one record.
     pub(crate) fn apply(&mut self, record: &Record) {
         match record {

@@ -1,11 +1,11 @@
 //! What waits at the addresses that a store had before its window moved: logs, and the pools that
 //! they are about ([`crate::relocate::window`], "What waits").
 
-use super::State;
+use super::CatalogState;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 
-impl State {
+impl CatalogState {
     /// How far the logs of a client have moved since they were written: what they say is lower by
     /// so much. `None`: they have not moved.
     pub(crate) fn moved_since(&self, client: Uuid) -> Option<u64> {

@@ -30,11 +30,13 @@ use crate::kernel::interface::options::CopyPolicy;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::puddles::puddle::{DIR, PRIMARY_DIR};
 use crate::kernel::store::{Inner, LOCK};
-use crate::kernel::superblock::origin::{Origin, Place, living_opener};
-use crate::kernel::superblock::{FILE, Found, load};
+use crate::kernel::superblock::origin::{Origin, StorePlace, living_opener};
+use crate::kernel::superblock::{FILE, FoundSuperblock, load};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileName, Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
+use cenote_medium::{
+    FileName, LockGuard, LockHolder, LockKind, MediumError, MediumInfo, OwnedMedium,
+};
 use cenote_sys::process;
 use std::time::{Duration, Instant};
 
@@ -50,7 +52,7 @@ pub(crate) fn take(
     medium: &OwnedMedium,
     exclusive: bool,
     timeout: Duration,
-) -> Result<(Locks, Place), OpenError> {
+) -> Result<(Locks, StorePlace), OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
@@ -66,7 +68,7 @@ pub(crate) fn take(
         };
         let waited = started.elapsed();
         if waited >= timeout {
-            let Holder { pid, text } = named(medium, holder);
+            let LockHolder { pid, text } = named(medium, holder);
             return Err(OpenError::Locked { path: path(), pid, holder: text, waited });
         }
         std::thread::sleep(LOCK_RETRY.min(timeout - waited));
@@ -107,9 +109,9 @@ pub(crate) fn linked(medium: &OwnedMedium) -> Result<Vec<Damage>, MediumError> {
     Ok(found)
 }
 
-type Taken = Result<(Locks, Place), Holder>;
+type TakenLocks = Result<(Locks, StorePlace), LockHolder>;
 
-fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
+fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<TakenLocks, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {
         Ok(guard) => guard,
         Err(holder) => return Ok(Err(holder)),
@@ -129,7 +131,7 @@ fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> 
     let all = [lock, held, also, puddles];
     Ok(medium
         .hold_dir(PRIMARY_DIR, kind)?
-        .map(|primaries| ((all, primaries), Place { directory, superblock })))
+        .map(|primaries| ((all, primaries), StorePlace { directory, superblock })))
 }
 
 impl Inner {
@@ -162,13 +164,13 @@ impl Inner {
 }
 
 /// A holder that its lock does not name: a writer, by what the superblock says.
-fn named(medium: &OwnedMedium, holder: Holder) -> Holder {
+fn named(medium: &OwnedMedium, holder: LockHolder) -> LockHolder {
     if holder.pid.is_some() {
         return holder;
     }
     let found = load(medium, false).ok().filter(|found| !found.clean);
     match found.and_then(|found| living_opener(&found.newest)) {
-        Some(pid) => Holder { pid: Some(pid), text: in_words(pid) },
+        Some(pid) => LockHolder { pid: Some(pid), text: in_words(pid) },
         None => holder,
     }
 }
@@ -183,8 +185,8 @@ fn in_words(pid: u32) -> String {
 /// Refuses a copy of an open store, unless the policy allows it. Whether it is one.
 pub(crate) fn recognise(
     info: &MediumInfo,
-    found: &Found,
-    place: Place,
+    found: &FoundSuperblock,
+    place: StorePlace,
     now: (Uuid, u64),
     policy: CopyPolicy,
 ) -> Result<bool, OpenError> {

@@ -7,7 +7,7 @@
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{
-    Kind, Puddle, create_primary, create_stamped, file_name, primary_name, text,
+    MappingKind, Puddle, create_primary, create_stamped, file_name, primary_name, text,
 };
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
@@ -142,14 +142,17 @@ impl Inner {
     ) -> NonNull<Puddle> {
         let state = &control.catalog.state;
         let kind = match (state.is_protected(record.pool), state.is_shadowed(record.pool)) {
-            (true, _) => Kind::Sealed,
-            (false, true) => Kind::Shadow,
-            (false, false) => Kind::Direct,
+            (true, _) => MappingKind::Sealed,
+            (false, true) => MappingKind::Shadow,
+            (false, false) => MappingKind::Direct,
         };
         let addr = record.addr.wrapping_add(self.window.distance());
         let record = PuddleRecord { addr, ..record };
-        let mark =
-            if record.role == Role::Heap && kind != Kind::Sealed { self.stamps.mark() } else { 0 };
+        let mark = if record.role == Role::Heap && kind != MappingKind::Sealed {
+            self.stamps.mark()
+        } else {
+            0
+        };
         *control.puddles.entry(record.uuid).or_insert_with(|| {
             let puddle = Puddle::new(record, mode, kind);
             puddle.set_mark(mark);

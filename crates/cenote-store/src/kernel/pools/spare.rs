@@ -39,7 +39,7 @@
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool::PoolHandle;
-use crate::kernel::puddles::ahead::{Made, Maker, Order, Plan, Stage};
+use crate::kernel::puddles::ahead::{AheadPlan, Made, Maker, Order, Stage};
 use crate::kernel::puddles::puddle::primary_name;
 use crate::kernel::puddles::puddle::{DIR, file_name, first_page, make_header};
 use crate::kernel::puddles::verify::verify_file;
@@ -131,7 +131,7 @@ impl Inner {
         let record = PuddleRecord { uuid, pool, role: Role::Heap, index, addr, size };
         let shadowed = control.catalog.state.is_shadowed(pool);
         let granted = self.options.hosting.is_some();
-        let plan = Plan { record, shadowed, granted, stamp: self.stamp_of(&record) };
+        let plan = AheadPlan { record, shadowed, granted, stamp: self.stamp_of(&record) };
         control.ahead.stage = if self.eager {
             // The simulated medium wants one order of events.
             let made = plan.make(&self.medium, self.uuid);
@@ -145,7 +145,7 @@ impl Inner {
     }
 
     /// Has the thread make it; false: there is no thread.
-    fn order(&self, control: &mut Control, plan: Plan) -> bool {
+    fn order(&self, control: &mut Control, plan: AheadPlan) -> bool {
         let maker = &mut control.ahead.maker;
         if maker.is_none() {
             *maker = Maker::start(self.medium.clone(), self.uuid).ok();
@@ -154,7 +154,7 @@ impl Inner {
     }
 
     /// What became of a puddle that was made ahead.
-    fn made(&self, control: &mut Control, plan: Plan, made: Made) -> Stage {
+    fn made(&self, control: &mut Control, plan: AheadPlan, made: Made) -> Stage {
         match made {
             Ok(file) => Stage::Made(plan, file),
             Err(error) => {

@@ -28,15 +28,15 @@ pub(crate) enum Stage {
     #[default]
     Nothing,
     /// The thread makes its files.
-    Making(Plan),
+    Making(AheadPlan),
     /// They are there, and no record names them yet. The descriptor is for the client that will be
     /// given it.
-    Made(Plan, Option<File>),
+    Made(AheadPlan, Option<File>),
 }
 
 /// What a puddle that is made ahead will be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct AheadPlan {
     /// As its header says.
     pub(crate) record: PuddleRecord,
     /// It has a primary.
@@ -58,7 +58,7 @@ pub(crate) struct Maker {
 /// What the thread is told.
 #[derive(Debug)]
 pub(crate) enum Order {
-    Make(Plan),
+    Make(AheadPlan),
     /// A caller waits for it.
     Hurry,
 }
@@ -66,7 +66,7 @@ pub(crate) enum Order {
 /// What the thread says: a descriptor, if one was wanted and could be had.
 pub(crate) type Made = Result<Option<File>, MediumError>;
 
-impl Plan {
+impl AheadPlan {
     /// Makes the files; if that fails they are gone again.
     pub(crate) fn make(&self, medium: &OwnedMedium, store: Uuid) -> Made {
         create_stamped(medium, &self.record, store, self.stamp)?;
@@ -106,7 +106,7 @@ impl Maker {
 }
 
 impl PreparedPuddle {
-    pub(crate) fn plan(&self) -> Option<&Plan> {
+    pub(crate) fn plan(&self) -> Option<&AheadPlan> {
         match &self.stage {
             Stage::Nothing => None,
             Stage::Making(plan) | Stage::Made(plan, _) => Some(plan),

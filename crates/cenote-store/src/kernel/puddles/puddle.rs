@@ -53,7 +53,7 @@ pub struct Puddle {
     record: PuddleRecord,
     /// `puddles/<32 hex digits>`, or `primary/...` if that is what is mapped.
     name: [u8; 40],
-    kind: Kind,
+    kind: MappingKind,
     /// Of one in a protected pool that is open: its memory.
     view: OnceLock<View>,
     owners: rights::Owners,
@@ -76,7 +76,7 @@ pub struct Puddle {
 
 /// What a puddle's mapping shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MappingKind {
     /// Its file, which is all that there is.
     Direct,
     /// Its file, which is the shadow of a primary.
@@ -88,10 +88,10 @@ pub(crate) enum Kind {
 }
 
 impl Puddle {
-    pub(crate) fn new(record: PuddleRecord, mode: MapMode, kind: Kind) -> Self {
+    pub(crate) fn new(record: PuddleRecord, mode: MapMode, kind: MappingKind) -> Self {
         Self {
             record,
-            name: if kind == Kind::Primary {
+            name: if kind == MappingKind::Primary {
                 primary_name(record.uuid)
             } else {
                 file_name(record.uuid)
@@ -288,12 +288,12 @@ impl Puddle {
 
     /// Whether its mapping shows the primary.
     pub(crate) fn shows_primary(&self) -> bool {
-        self.kind == Kind::Primary
+        self.kind == MappingKind::Primary
     }
 
     /// How it is mapped for writing.
     pub(crate) fn writable_mode(&self) -> MapMode {
-        if matches!(self.kind, Kind::Shadow | Kind::Sealed) {
+        if matches!(self.kind, MappingKind::Shadow | MappingKind::Sealed) {
             MapMode::Tracked
         } else {
             MapMode::ReadWrite
@@ -303,7 +303,7 @@ impl Puddle {
     /// What the fault handler does about an access to `address`, which is in this puddle. Whether
     /// the access can succeed now.
     pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
-        if self.kind == Kind::Sealed {
+        if self.kind == MappingKind::Sealed {
             let sealed = (self.record.addr + DATA_AT) as usize;
             return address >= sealed && self.view().is_some_and(|view| view.resolve(address));
         }
@@ -341,7 +341,7 @@ impl Puddle {
             match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
             {
                 // Its file is not what is to be seen there.
-                Ok(_) if self.kind == Kind::Sealed => {
+                Ok(_) if self.kind == MappingKind::Sealed => {
                     self.state.store(ABSENT, Ordering::Release);
                     return Ok(false);
                 }
@@ -409,7 +409,7 @@ impl Puddle {
         if self.mode() == mode {
             return Ok(());
         }
-        if self.kind == Kind::Sealed {
+        if self.kind == MappingKind::Sealed {
             // In this order: a thread that gives it its memory just now reads the mode after that.
             self.mode.store(encode_mode(mode), Ordering::SeqCst);
             if let Some(view) = self.view().filter(|_| mode.is_shared_writable()) {

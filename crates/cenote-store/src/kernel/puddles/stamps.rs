@@ -79,7 +79,7 @@
 //! of one file that was copied while a session began to write it, beside a catalog and a superblock
 //! that were copied before.
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, UNCLOSED_MAX, era_of, is_stamp_of, seal_of};
@@ -173,7 +173,7 @@ fn era_by(client: Uuid) -> u64 {
 }
 
 /// Whether a puddle has a stamp: a heap's of an unprotected pool, or an unprotected object.
-pub(crate) fn is_stamped(state: &State, record: &PuddleRecord) -> bool {
+pub(crate) fn is_stamped(state: &CatalogState, record: &PuddleRecord) -> bool {
     match record.role {
         Role::Heap => !state.is_protected(record.pool),
         Role::Object => {
@@ -294,7 +294,7 @@ impl Stamps {
     }
 
     /// Leases that there are when a session begins: those of sessions that have not ended well.
-    pub(crate) fn note_leases(&self, state: &State) {
+    pub(crate) fn note_leases(&self, state: &CatalogState) {
         let pools =
             state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
         self.leased.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 /// The slot table.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct StoreWindow {
     base: u64,
     len: u64,
     slots: Box<[AtomicUsize]>,
@@ -32,7 +32,7 @@ pub(crate) struct Window {
     _named: Option<Named>,
 }
 
-impl Window {
+impl StoreWindow {
     /// A table for the window at `base`; both are multiples of [`SLOT_SIZE`].
     pub(crate) fn new(base: u64, len: u64) -> Self {
         let count = usize::try_from(len / SLOT_SIZE).unwrap_or(0);
@@ -303,12 +303,12 @@ mod tests {
             addr,
             size,
         };
-        Puddle::new(record, MapMode::ReadOnly, crate::kernel::puddles::puddle::Kind::Direct)
+        Puddle::new(record, MapMode::ReadOnly, crate::kernel::puddles::puddle::MappingKind::Direct)
     }
 
     #[test]
     fn every_address_of_a_puddle_finds_it_and_no_other_does() {
-        let window = Window::new(BASE, 64 << 20);
+        let window = StoreWindow::new(BASE, 64 << 20);
         let (small, large) = (puddle(BASE, 8192), puddle(BASE + (4 << 20), 5 << 20));
         // SAFETY: both outlive the window's last use here.
         unsafe {

@@ -5,7 +5,7 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::kernel::superblock::about::about_control;
-use cenote_journal::{Found, Scan, Tie, look, scan};
+use cenote_journal::{FoundJournal, JournalScan, Tie, look, scan};
 use cenote_layout::superblock::{JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -49,7 +49,7 @@ impl Inner {
         }
         let looked = FileHandle::open(&self.medium, of.file()).and_then(|file| {
             let mut found = look(&file, self.uuid)?;
-            let differs = |found: &Found| {
+            let differs = |found: &FoundJournal| {
                 found.mark != named || control.journals.tie(of).named().0 > found.last
             };
             if found.as_ref().is_ok_and(differs)
@@ -81,7 +81,7 @@ impl Inner {
         &self,
         control: &Control,
         of: JournalOf,
-        found: &Found,
+        found: &FoundJournal,
     ) -> Option<String> {
         let block = &control.superblock;
         let opened = control.journals.opened[of as usize];
@@ -101,7 +101,7 @@ impl Inner {
         &self,
         control: &Control,
         of: JournalOf,
-        found: &Found,
+        found: &FoundJournal,
     ) -> Result<(), StoreError> {
         match self.problem(control, of, found) {
             Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
@@ -189,7 +189,7 @@ impl Inner {
             if !control.journals.named[of as usize] && !planted(Bug::BackupUnchecked) {
                 let file = FileHandle::open(&self.medium, of.file())?;
                 match scan(&file, self.uuid, false)? {
-                    Ok(Scan { damage: Some(detail), .. }) | Err(detail) => {
+                    Ok(JournalScan { damage: Some(detail), .. }) | Err(detail) => {
                         return Err(StoreError::JournalDamaged { file: of.file(), detail });
                     }
                     Ok(scan) => self.check_journal(control, of, &scan.found())?,
@@ -207,7 +207,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::JournalRolledBack`].
-    pub fn check_objects_journal(&self, found: &Found) -> Result<(), StoreError> {
+    pub fn check_objects_journal(&self, found: &FoundJournal) -> Result<(), StoreError> {
         self.inner().check_journal(&self.inner().control(), JournalOf::Objects, found)
     }
 

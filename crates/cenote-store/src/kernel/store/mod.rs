@@ -19,7 +19,7 @@ use crate::kernel::interface::report::{Damage, StoreInfo};
 use crate::kernel::puddles::ahead::PreparedPuddle;
 use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::puddles::stamps::Stamps;
-use crate::kernel::puddles::window::{Space, Window};
+use crate::kernel::puddles::window::{Space, StoreWindow};
 use crate::kernel::store::extensions::Extensions;
 use crate::kernel::store::log_list::Logs;
 use crate::kernel::store::pool_core::PoolCore;
@@ -62,7 +62,7 @@ impl fmt::Debug for Store {
 /// What all handles share.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) window: Window,
+    pub(crate) window: StoreWindow,
     pub(crate) persistence: Persistence,
     pub(crate) medium: OwnedMedium,
     pub(crate) info: MediumInfo,

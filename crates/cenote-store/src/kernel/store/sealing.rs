@@ -2,7 +2,7 @@
 //! files, seals them.
 
 use crate::Puddle;
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::puddles::puddle::{file_name, primary_name, text};
@@ -51,7 +51,7 @@ impl Inner {
     }
 
     /// The stamps that the files of a puddle may have; `None`: it has none.
-    pub(crate) fn expected(&self, state: &State, record: &PuddleRecord) -> Option<Expected> {
+    pub(crate) fn expected(&self, state: &CatalogState, record: &PuddleRecord) -> Option<Expected> {
         let named = state.seals.get(&record.uuid).copied().unwrap_or(0);
         let left = state.left.get(&record.uuid).copied().unwrap_or(0);
         let era = self.stamps.era();
@@ -63,7 +63,7 @@ impl Inner {
     /// [`crate::kernel::puddles::verify::verify_file`], and the stamp.
     pub(crate) fn check_file(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
     ) -> Result<Option<String>, MediumError> {
         self.check_named(state, record, text(&file_name(record.uuid)), self.writable)
@@ -72,7 +72,7 @@ impl Inner {
     /// The same of its primary.
     pub(crate) fn check_primary(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
     ) -> Result<Option<String>, MediumError> {
         self.check_named(state, record, text(&primary_name(record.uuid)), self.writable)
@@ -81,7 +81,7 @@ impl Inner {
     /// The same of the one of these files that has this name.
     pub(crate) fn check_named(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
         name: &str,
         writing: bool,
@@ -94,7 +94,7 @@ impl Inner {
     /// place.
     pub(crate) fn check_stamp(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
         name: &str,
     ) -> Result<Option<String>, MediumError> {
@@ -128,7 +128,7 @@ impl Inner {
 
     /// Of a copy of an open store: the unprotected pools that sessions may have written while it
     /// was made.
-    pub(crate) fn unproven(&self, state: &State) -> BTreeSet<PoolId> {
+    pub(crate) fn unproven(&self, state: &CatalogState) -> BTreeSet<PoolId> {
         let stamped = state.puddles.values().filter(|record| is_stamped(state, record));
         // Objects of a copy are checked one by one.
         let stamped = stamped.filter(|record| record.role == Role::Heap);
@@ -150,7 +150,7 @@ impl Inner {
     /// Whether all files of a pool are as they were made, so that nothing in them is of any moment:
     /// no close has sealed one, and behind their headers are zeros. A daemon makes them with the
     /// mark of a session, for the client that is to have them.
-    fn is_untouched(&self, state: &State, pool: PoolId) -> bool {
+    fn is_untouched(&self, state: &CatalogState, pool: PoolId) -> bool {
         let is_new = |record: &PuddleRecord| {
             let is_zero = |name: &str| {
                 let file = FileHandle::open(&self.medium, name)?;
@@ -168,7 +168,7 @@ impl Inner {
     /// damaged, and the records that name it.
     pub(crate) fn sealed_copies(
         &self,
-        state: &State,
+        state: &CatalogState,
         damage: &[Damage],
         era: u64,
     ) -> (BTreeSet<String>, Vec<Record>) {
@@ -268,7 +268,7 @@ impl Inner {
     /// it did. A file of another moment stays one.
     fn seal_and_sync(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
         (looked, synced): (bool, bool),
         seal: u64,
@@ -315,7 +315,7 @@ impl Inner {
     }
 
     /// Whether what went wrong with a puddle's files is not that they are damaged.
-    fn is_whole(&self, state: &State, record: &PuddleRecord) -> Result<bool, MediumError> {
+    fn is_whole(&self, state: &CatalogState, record: &PuddleRecord) -> Result<bool, MediumError> {
         let primary = is_stamped(state, record) && state.is_shadowed(record.pool);
         Ok(of_file(self.check_file(state, record))?.is_none()
             && (!primary || of_file(self.check_primary(state, record))?.is_none()))

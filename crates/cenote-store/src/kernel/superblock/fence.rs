@@ -19,7 +19,7 @@
 //! Stores into mappings and records of journals are not checked: they go to inodes that this
 //! session opened, and no other session opens these while its locks are held.
 
-use crate::kernel::superblock::origin::Place;
+use crate::kernel::superblock::origin::StorePlace;
 use crate::kernel::superblock::poison::Poisoned;
 use crate::kernel::superblock::{self, Copies, FILE};
 use cenote_layout::superblock::Superblock;
@@ -30,7 +30,7 @@ use zerocopy::IntoBytes;
 
 /// What this session knows of the superblock.
 #[derive(Debug)]
-struct Known {
+struct KnownSuperblock {
     /// The newest copy, as this session read or wrote it.
     newest: Box<[u8]>,
     generation: u64,
@@ -44,11 +44,11 @@ pub(crate) struct Fence {
     medium: OwnedMedium,
     file: FileHandle,
     id: FileId,
-    known: Mutex<Known>,
+    known: Mutex<KnownSuperblock>,
     poisoned: Arc<Poisoned>,
 }
 
-impl Known {
+impl KnownSuperblock {
     fn of(newest: &Superblock) -> Self {
         Self { newest: newest.as_bytes().into(), generation: newest.generation, tried: None }
     }
@@ -66,7 +66,7 @@ impl Fence {
             medium: medium.clone(),
             file: FileHandle::open(medium, FILE)?,
             id,
-            known: Mutex::new(Known::of(block)),
+            known: Mutex::new(KnownSuperblock::of(block)),
             poisoned: Arc::clone(poisoned),
         })
     }
@@ -76,7 +76,7 @@ impl Fence {
     /// were lost: it says "open", too, before anything else is written.
     pub(crate) fn begin(
         medium: &OwnedMedium,
-        (site, half_open): (Place, bool),
+        (site, half_open): (StorePlace, bool),
         (block, poisoned): (&mut Superblock, &Arc<Poisoned>),
     ) -> Result<Self, MediumError> {
         let fence = Self::new(medium, site.superblock, block, poisoned)?;
@@ -143,7 +143,7 @@ impl Fence {
         known.tried = Some(next.as_bytes().into());
         self.file.write_at(superblock::copy_offset(place), next.as_bytes())?;
         self.file.sync()?;
-        *known = Known::of(&next);
+        *known = KnownSuperblock::of(&next);
         drop(known);
         *block = next;
         Ok(())

@@ -53,7 +53,7 @@ pub(crate) const NEW_FILE: &str = "superblock.new";
 
 /// What was read.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundSuperblock {
     /// The newest whole copy.
     pub(crate) newest: Superblock,
     /// Whether the store was closed: the state is "clean" and is believed.
@@ -86,7 +86,7 @@ pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
 }
 
 /// Reads both copies.
-pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenError> {
+pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<FoundSuperblock, OpenError> {
     let path = || medium.describe().path;
     let Copies { bytes, unread } = read_copies(|at, copy| medium.read_at(FILE, at, copy))
         .map_err(|source| OpenError::Medium { path: path(), source: Box::new(source) })?;
@@ -162,8 +162,8 @@ pub(crate) fn read_copies(
     }
 }
 
-fn single(newest: Superblock, damaged: u8, detail: String) -> Found {
-    Found {
+fn single(newest: Superblock, damaged: u8, detail: String) -> FoundSuperblock {
+    FoundSuperblock {
         newest,
         clean: newest.state == STATE_CLEAN,
         damage: vec![Damage::Superblock { copy: damaged, detail }],
@@ -172,7 +172,7 @@ fn single(newest: Superblock, damaged: u8, detail: String) -> Found {
     }
 }
 
-fn both(a: Superblock, b: Superblock) -> Found {
+fn both(a: Superblock, b: Superblock) -> FoundSuperblock {
     let mut damage = Vec::new();
     for (copy, block) in [(0u8, &a), (1, &b)] {
         if block.generation % 2 != u64::from(copy) {
@@ -203,7 +203,7 @@ fn both(a: Superblock, b: Superblock) -> Found {
     let (is_clean, was_clean) = (newest.state == STATE_CLEAN, other.state == STATE_CLEAN);
     let clean = damage.is_empty() && is_clean;
     let half_open = damage.is_empty() && was_clean && !is_clean;
-    Found { clean, newest, damage, lost: false, half_open }
+    FoundSuperblock { clean, newest, damage, lost: false, half_open }
 }
 
 /// Where the copy of this generation lies in the file.

@@ -48,7 +48,7 @@ use cenote_sys::process;
 
 /// Where a store lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct StorePlace {
     /// Its directory.
     pub(crate) directory: FileId,
     /// Its file `superblock`.
@@ -66,7 +66,7 @@ pub(crate) enum Origin {
     Copy,
 }
 
-impl Place {
+impl StorePlace {
     /// Says it in a superblock that is written next.
     pub(crate) fn record(self, block: &mut Superblock) {
         block.device = self.directory.device;

@@ -15,7 +15,7 @@ use cenote_layout::types::TypeRecord;
 use std::collections::BTreeMap;
 
 /// What an import comes to, when its addresses are known.
-pub(super) struct Plan {
+pub(super) struct ImportPlan {
     pub(super) records: Vec<PuddleRecord>,
     pub(super) pools: Vec<PoolId>,
     pub(super) relocation: Option<RelocationRecord>,
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub(super) all_pending: bool,
 }
 
-impl Plan {
+impl ImportPlan {
     /// What the puddles of a pool need, if they are pending.
     pub(super) fn pending(&self, pool: &ImportPool) -> Option<&RelocationRecord> {
         let pending = self.all_pending || pool.at_rest != AtRest::None;
@@ -33,7 +33,7 @@ impl Plan {
 
 impl Import {
     /// Takes addresses and numbers; only this process knows of it.
-    pub(super) fn plan(&self, control: &mut Control) -> Result<Plan, StoreError> {
+    pub(super) fn plan(&self, control: &mut Control) -> Result<ImportPlan, StoreError> {
         let inner = self.store.inner();
         free_names(control, &self.manifest)?;
         let mut space = control.space.clone();
@@ -74,7 +74,7 @@ impl Import {
         };
         control.space = space;
         control.catalog.state.next_pool += self.manifest.pools.len() as u64;
-        Ok(Plan { records, pools, relocation, all_pending })
+        Ok(ImportPlan { records, pools, relocation, all_pending })
     }
 }
 

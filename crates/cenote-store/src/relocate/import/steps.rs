@@ -1,6 +1,6 @@
 //! Steps 2 and 3 of an import: what its files say, and the batch that commits.
 
-use super::plan::{Plan, free_names, new_types};
+use super::plan::{ImportPlan, free_names, new_types};
 use super::{Import, refused};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{
@@ -34,7 +34,7 @@ impl Import {
     }
 
     /// Step 2.
-    pub(super) fn prepare(&mut self, plan: &Plan) -> Result<(), StoreError> {
+    pub(super) fn prepare(&mut self, plan: &ImportPlan) -> Result<(), StoreError> {
         let store = self.store.clone();
         let inner = store.inner();
         let failed = |error| inner.failed(error);
@@ -82,7 +82,7 @@ impl Import {
     }
 
     /// Step 3.
-    pub(super) fn register(&mut self, plan: &Plan) -> Result<Imported, StoreError> {
+    pub(super) fn register(&mut self, plan: &ImportPlan) -> Result<Imported, StoreError> {
         let store = self.store.clone();
         let inner = store.inner();
         let mut control = inner.begin_write("import a pool")?;
@@ -142,7 +142,7 @@ impl Import {
     }
 
     /// What the caller learns of an imported pool.
-    fn imported(&self, plan: &Plan, pool: &ImportPool, id: PoolId) -> ImportedPool {
+    fn imported(&self, plan: &ImportPlan, pool: &ImportPool, id: PoolId) -> ImportedPool {
         let own = plan.records.iter().filter(|record| record.pool == id);
         let moved = own.zip(&pool.puddles).any(|(record, old)| record.addr != old.old_addr);
         let pending = plan.pending(pool).map_or(0, |_| pool.puddles.len() as u64);
@@ -153,7 +153,7 @@ impl Import {
     }
 
     /// Where the puddles went, and which of them are pending.
-    fn pending_records(&self, plan: &Plan) -> Vec<Record> {
+    fn pending_records(&self, plan: &ImportPlan) -> Vec<Record> {
         let Some(moved) = &plan.relocation else { return Vec::new() };
         let mut records = vec![Record::Relocation(moved.clone())];
         for (number, record) in

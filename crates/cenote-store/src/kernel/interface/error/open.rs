@@ -1,7 +1,7 @@
 //! Why a store is not opened.
 
 use super::RESTORE_ALL;
-use super::text::{Listed, advice, joined};
+use super::text::{ListedDamage, advice, joined};
 use crate::kernel::interface::report::Damage;
 use cenote_layout::header::HeaderError;
 use cenote_medium::{Durability, MediumError};
@@ -184,7 +184,7 @@ pub enum OpenError {
     #[error(
         "{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or \
          SkipDamaged to use what is left",
-        Listed(damage)
+        ListedDamage(damage)
     )]
     Catalog {
         /// The directory.
@@ -223,7 +223,7 @@ pub enum OpenError {
     /// Nothing of the catalog is left.
     #[error(
         "{path}: neither file of the catalog has a whole record: {}; {}",
-        Listed(damage),
+        ListedDamage(damage),
         RESTORE_ALL
     )]
     CatalogLost {

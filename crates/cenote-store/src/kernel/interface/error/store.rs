@@ -1,7 +1,7 @@
 //! Why an operation of an open store failed.
 
 use super::RESTORE_ALL;
-use super::text::{Listed, of_processes, plural_pages};
+use super::text::{ListedDamage, of_processes, plural_pages};
 use crate::kernel::interface::mismatch::TypeMismatch;
 use crate::kernel::interface::report::Damage;
 use cenote_atrest::AtRestError;
@@ -267,7 +267,7 @@ pub enum StoreError {
     #[error(
         "pool \"{name}\" is damaged: {}; open the store with DamagePolicy::ReadOnly to read what \
          is left",
-        Listed(damage)
+        ListedDamage(damage)
     )]
     PoolDamaged {
         /// The name.
@@ -279,7 +279,7 @@ pub enum StoreError {
     #[error(
         "pool \"{name}\" may hold half a transaction, because a log is set aside: {}; open it \
          read-only",
-        Listed(damage)
+        ListedDamage(damage)
     )]
     PoolLogDamaged {
         /// The name.

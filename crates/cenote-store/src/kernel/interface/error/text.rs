@@ -14,9 +14,9 @@ pub(crate) fn advice(error: &HeaderError) -> &'static str {
     }
 }
 
-pub(crate) struct Listed<'a>(pub(crate) &'a [Damage]);
+pub(crate) struct ListedDamage<'a>(pub(crate) &'a [Damage]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for ListedDamage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, damage) in self.0.iter().take(4).enumerate() {
             if i > 0 {

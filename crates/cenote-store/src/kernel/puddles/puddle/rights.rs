@@ -4,13 +4,13 @@
 //! pending there, and a store gives its window back after its puddles have given up their ranges.
 //! So no other puddle at their addresses is denied anything.
 
-use super::{Kind as Shows, Puddle};
-use crate::kernel::catalog::State;
+use super::{MappingKind as Shows, Puddle};
+use crate::kernel::catalog::CatalogState;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::PoolId;
 use cenote_medium::{MediumError, Operation};
 use cenote_protect::dirty_bitmap::DirtyBitmap;
-use cenote_protect::{Kind, Owner, Right, Tracked, Whole};
+use cenote_protect::{Owner, RangeKind, Right, Tracked, Whole};
 use cenote_sealed::View;
 use core::ops::Range;
 use std::sync::OnceLock;
@@ -41,7 +41,7 @@ impl Owners {
 }
 
 /// A pool as explanations of faults name it.
-pub(crate) fn pool_named(state: &State, pool: PoolId) -> String {
+pub(crate) fn pool_named(state: &CatalogState, pool: PoolId) -> String {
     match state.pools.get(&pool) {
         Some(known) => format!("pool \"{}\"", known.name),
         None => format!("pool {}", pool.0),
@@ -86,7 +86,7 @@ impl Puddle {
     /// It is mapped by this store, and no thread writes to it any more.
     pub(crate) unsafe fn close_for_stores(&self, pool: &str) -> Result<(), MediumError> {
         let owner = self.owners.read_only.get_or_init(|| {
-            Owner::new(self.range(), Kind::ReadOnly, pool, Whole::new(Right::Read))
+            Owner::new(self.range(), RangeKind::ReadOnly, pool, Whole::new(Right::Read))
         });
         // SAFETY: handed on to the caller.
         unsafe { owner.set(0..self.size() / PAGE_SIZE, Right::Read) }
@@ -96,7 +96,8 @@ impl Puddle {
 
     /// Nothing is mapped before it is rewritten.
     pub(super) fn wait_for_rewriting(&self, pool: &str) {
-        let owner = || Owner::new(self.range(), Kind::Pending, pool, Whole::new(Right::Nothing));
+        let owner =
+            || Owner::new(self.range(), RangeKind::Pending, pool, Whole::new(Right::Nothing));
         self.owners.pending.get_or_init(owner);
     }
 }
