@@ -3,8 +3,7 @@
 //!
 //! A psync makes what was stored into *shadows* durable in their *primaries*, all of it or nothing.
 //! Each shadow is a [`Part`]: an object, or a puddle of a pool. The engine takes the parts through
-//! the states; what a part is, how its written pages are found, and when writers are held, its own
-//! crate knows.
+//! the states. The crate of a part knows its form, finds its written pages, and holds its writers.
 //!
 //! | state | what has happened | by |
 //! | --- | --- | --- |
@@ -24,13 +23,12 @@
 //!
 //! * A psync that ends before *durable* leaves its parts as they were: their pages are noted again
 //!   when it is dropped ([`Part::note_again`]). After *durable* they are not, whatever follows.
-//! * Numbers of a record's primaries are in the order in which parts got them. A part has one if
-//!   something of it has changed, or if [`Part::NAMES_ALL`] says so.
-//! * Headers of protections are the last lines of a record: what a part's header says may depend on
+//! * A record numbers its primaries in the order in which parts got a number. A part has one if it
+//!   has changed, or if [`Part::NAMES_ALL`] says so.
+//! * Headers of protections are the last lines of a record, because a part's header may depend on
 //!   other parts.
 //!
-//! The arguments for why that is enough are on the front page of `cenote-object`, and in
-//! `cenote_store`'s module `psync`.
+//! The front page of `cenote-object` and `cenote_store`'s module `psync` argue why that is enough.
 
 mod commit;
 mod part;
