@@ -108,13 +108,13 @@
 //!
 //! One writer or many readers.
 //!
-//! | store | exclusion |
+//! | where | rule |
 //! | --- | --- |
-//! | embedded | its lock: one process writes, or many read; the lock of a dead process is free |
+//! | an embedded store | its lock: one process writes, or many read; a dead process loses it |
 //! | inside a process | for each object |
-//! | behind a daemon | for each object, between processes; the daemon has the holders |
+//! | through a daemon | for each object, between processes; `hosted.rs` has the holders |
 //!
-//! Through a daemon, an attach of an object that a dead process had waits until its end is settled.
+//! There an attach of an object that a dead process had waits until its end is settled.
 //! A refusal is [`ObjectError::Busy`] (`EAGAIN`), with the holder's process; a missing permission
 //! is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot id and process of
 //! its writer, and [`Attached::found`] tells the next writer how that one ended.
