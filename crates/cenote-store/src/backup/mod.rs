@@ -280,7 +280,11 @@ impl Backup {
         if self.copy_standing(&BTreeSet::new(), &mut |_, _| true)? {
             return Ok(());
         }
-        Err(StoreError::Backup { detail: "clients of this daemon have pools of the store".into() })
+        Err(StoreError::Backup {
+            detail: "clients of this daemon have pools of the store: wait until they have closed \
+                     them, or back up through the daemon"
+                .into(),
+        })
     }
 
     /// The same in a store that has clients. Clients that are `standing` have no transaction on
@@ -413,7 +417,9 @@ impl Backup {
     /// As [`Backup::copy_ahead`]; something has come to lie at the target. There is no copy then.
     pub fn finish(mut self) -> Result<BackedUp, StoreError> {
         let Some(Head { block, records, names }) = self.control.take() else {
-            return Err(StoreError::Backup { detail: "its files are of different moments".into() });
+            return Err(StoreError::Backup {
+                detail: "the files were not copied at one moment: copy them held before".into(),
+            });
         };
         let (stamped, seal) = &self.sealed;
         for (name, copied) in &self.copied {

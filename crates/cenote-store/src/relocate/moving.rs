@@ -371,7 +371,7 @@ impl Inner {
             return Err(StoreError::Import {
                 detail: format!(
                     "the pool has {puddles} puddles or more, and at most {RELOCATION_MOVES_MAX} \
-                     are moved together"
+                     are moved together: copy its values into a pool with larger puddles"
                 ),
             });
         }

@@ -187,8 +187,9 @@ fn check_protection(
 ) -> Result<(), StoreError> {
     let mut bytes = [0; size_of::<AtRestHeader>()];
     file.read_exact_at(size, &mut bytes)?;
-    let not_it =
-        |detail: String| refused(format!("a puddle of pool \"{}\" is not it: {detail}", pool.name));
+    let not_it = |detail: String| {
+        refused(format!("a puddle of pool \"{}\" is another one: {detail}", pool.name))
+    };
     let header: AtRestHeader = read(&bytes, true).map_err(|error| not_it(error.to_string()))?;
     let mode = pool.at_rest.mode();
     if header.object != identity {
