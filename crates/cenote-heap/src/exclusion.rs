@@ -1,5 +1,4 @@
-//! One lock for all that a pool's members read and write: many processes that read, or one that
-//! writes.
+//! Excludes a pool's members from each other: many processes read, or one writes.
 //!
 //! A heap does not need it: its own operations are safe beside those of other members. It is for
 //! the layer of values, whose transactions bring no isolation. It is the lock of [`crate::robust`].

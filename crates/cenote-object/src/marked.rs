@@ -1,4 +1,4 @@
-//! Files of objects without protection are marked before they are written.
+//! Marks files of objects without protection before they are written.
 //!
 //! A protected object shows by itself what is of another moment. Another one has a stamp in its
 //! puddle's header, as files of unprotected pools have (`stamps.rs` of `cenote-store`). It is the

@@ -1,4 +1,4 @@
-//! Files of an open store, looked at as a program's next open for writing looks at them.
+//! Looks at files of an open store as a program's next open for writing does.
 //!
 //! An open looks at what it needs: a read-only one at no primary and no journal, and a puddle's
 //! header is read when its pool is opened. [`Store::damaged_files`] looks at all of it, by the same

@@ -1,5 +1,5 @@
-//! A journal of pools that the caller gives up ([`JournalPolicy::GiveUp`]): it was put back, is
-//! damaged, or is gone.
+//! Replaces a journal of pools that the caller gives up ([`JournalPolicy::GiveUp`]): it was put
+//! back, is damaged, or is gone.
 //!
 //! What psyncs it had is lost. A primary may hold a part of one, and where power failed a shadow
 //! becomes what its primary is. Where the store was closed, or its process died, shadows are whole,

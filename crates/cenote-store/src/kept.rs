@@ -1,4 +1,5 @@
-//! What committed psyncs say of a primary that cannot be written now (`cenote_layout::kept`).
+//! Keeps the lines of committed psyncs for a primary that cannot be written now
+//! (`cenote_layout::kept`).
 //!
 //! A record of the journal may be about several pools, because pools are psynced together. It is
 //! committed, so each of these pools goes on from it. Where one of their files is damaged, the

@@ -1,5 +1,5 @@
-//! Adoption: what a puddle's descriptors and marks say together, and the volatile words that follow
-//! from it.
+//! Adopts a puddle: reads its descriptors and marks together, and writes the volatile words that
+//! follow.
 //!
 //! The heap adopts a puddle when it first touches it, and again after recovery; no thread uses the
 //! puddle meanwhile. It does not look at what a former session left in volatile words. It

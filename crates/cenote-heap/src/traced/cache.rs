@@ -1,4 +1,4 @@
-//! Thread caches: what makes allocation and free free of locked instructions.
+//! Thread caches: with them allocation and free take no locked instructions.
 //!
 //! Each thread has one [`Cache`] for each heap that it uses, with a [`Bin`] for each type and class
 //! that it allocates or frees. A bin is a stack of blocks, and the *current* superblock, from which

@@ -1,5 +1,5 @@
-//! The gate: how one member of a pool keeps all others from the slow path for a moment, itself
-//! killed at any time or not.
+//! The gate: one member of a pool keeps all others from the slow path for a moment. It may be
+//! killed at any time.
 //!
 //! A thread that goes through a slow path, where superblocks change hands, is *inside*: each member
 //! counts its threads that are. The fast paths know nothing of it. A member that has the pool's

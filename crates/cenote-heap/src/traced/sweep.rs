@@ -1,4 +1,4 @@
-//! The sweep: it puts right what dead members of a pool had, while the others go on.
+//! The sweep: repairs what dead members of a pool had, while the others go on.
 //!
 //! A dead member leaves one or more of these states. For each there is a rule that looks at the
 //! heap alone, never at what the member meant to do:

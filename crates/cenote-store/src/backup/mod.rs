@@ -1,4 +1,4 @@
-//! A consistent copy of a store that is in use: [`Store::begin_backup`].
+//! Makes a consistent copy of a store that is in use: [`Store::begin_backup`].
 //!
 //! # What the copy is
 //!

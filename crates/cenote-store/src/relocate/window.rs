@@ -1,4 +1,4 @@
-//! A store whose window is taken in this process opens in another one: its puddles move there, by
+//! Moves a store whose window is taken in this process into another one: its puddles move there, by
 //! the machinery of pools that move.
 //!
 //! # States of an open for writing at a distance

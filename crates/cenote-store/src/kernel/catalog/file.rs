@@ -1,4 +1,4 @@
-//! Reading the two files of the catalog: what each holds, what the two hold together, and what of
+//! Reads the two files of the catalog: what each holds, what the two hold together, and what of
 //! that is damage.
 //!
 //! A file is scanned for whole frames; where none begins, the scan goes on at the next multiple of

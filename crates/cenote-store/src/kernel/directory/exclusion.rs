@@ -1,5 +1,5 @@
-//! One writer, or many readers: the locks of an open, and what is opened only if the caller asks
-//! for it.
+//! Takes the locks of an open (one writer, or many readers), and refuses what is opened only if the
+//! caller asks for it.
 //!
 //! Five locks, taken in this order, all or none:
 //!

@@ -1,5 +1,5 @@
-//! Pages of a heap's metadata that are lost while their puddle is in use: a file is cut short, or a
-//! device fails, after the page was had.
+//! Replaces pages of a heap's metadata that are lost while their puddle is in use: a file is cut
+//! short, or a device fails, after the page was had.
 //!
 //! Only the library reads what lies before the first superblock of a heap puddle: descriptors,
 //! marks, roots, heads of lists. An access to a page of it that is lost is a bus error, and the

@@ -1,4 +1,4 @@
-//! Stamps: which files of unprotected pools and objects are of one moment
+//! Stamps: they tell whether files of unprotected pools and objects are of one moment
 //! ([`cenote_layout::puddle`]).
 //!
 //! A copy of a store is made file by file, and an operator may put back one file alone. Files of

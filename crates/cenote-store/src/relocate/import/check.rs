@@ -1,4 +1,4 @@
-//! What is refused in a manifest, whatever the store.
+//! Refuses manifests that no store may take.
 
 use super::refused;
 use crate::kernel::interface::error::StoreError;

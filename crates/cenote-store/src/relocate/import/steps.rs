@@ -1,4 +1,4 @@
-//! Steps 2 and 3 of an import: what its files say, and the batch that commits.
+//! Steps 2 and 3 of an import: writes what its files say, and the batch that commits.
 
 use super::plan::{Plan, free_names, new_types};
 use super::{Import, refused};
