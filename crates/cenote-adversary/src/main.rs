@@ -1,12 +1,12 @@
 //! `cenote-adversary HARNESS`: attacks real stores, and compares what is left with a model.
 //!
-//! A harness is a function of a seed: one *round*, on files of its own. What it does follows from
-//! the seed; when a process is killed, and which of two processes is first, does not, so a failure
-//! may need several tries. Every failure ends with the command that repeats its round. The last
-//! line of a run has its counts.
+//! A harness is a function of a seed. It runs one *round*, on files of its own. The seed decides
+//! its actions, but not the moment at which a process is killed, nor which of two processes is
+//! first: a failure may need several tries. Every failure ends with the command that repeats its
+//! round. The last line of a run has its counts.
 //!
-//! The program plays every part itself: it starts itself again in a *role* (`__role NAME ...`), and
-//! it is the command `cenote` where it is called by that name.
+//! The program plays every part: it starts itself again in a *role* (`__role NAME ...`), and called
+//! as `cenote` it is that command.
 
 mod child;
 mod clients;

@@ -1,29 +1,31 @@
-//! Archives: pools in one stream of bytes (PUD-9). The bytes are described in
-//! [`cenote_layout::archive`]; here they are written and read.
+//! Writes and reads archives: pools in one stream of bytes (PUD-9). [`cenote_layout::archive`]
+//! describes the bytes.
 //!
 //! Invariants:
 //!
-//! * **A stream.** [`ArchiveWriter`] writes and [`ArchiveReader`] reads from front to back, with no
-//!   seek, so that both ends may be a pipe.
-//! * **Nothing is believed.** An archive comes from anywhere. Every number is checked before it is
-//!   used; what cannot be is an [`ArchiveError`] that says where. [`Manifest::check`] holds of
-//!   every manifest that is handed out: identities, names, numbers and addresses are each given
-//!   once, puddles lie in the window that they were in and do not overlap, pointer maps stay inside
-//!   their types. Chunks are whole pages of puddle bodies, in order, each once.
-//! * **Bounded memory.** A reader holds the manifest, whose encoded entries are at most
-//!   [`MANIFEST_LEN_MAX`], one chunk of at most [`CHUNK_LEN_MAX`], and that again if it is packed.
-//!   What a packed chunk becomes is known before it is unpacked, and not a byte more is written.
+//! * **A stream.** [`ArchiveWriter`] and [`ArchiveReader`] go from front to back and never seek.
+//!   Both ends may be a pipe.
+//! * **Nothing is believed.** Every number is checked before it is used. A number that cannot be is
+//!   an [`ArchiveError`] that says where. [`Manifest::check`] holds of every manifest that a caller
+//!   gets: identities, names, numbers and addresses are given once; puddles lie in the window of
+//!   their store and do not overlap; pointer maps stay inside their types. Chunks are whole pages
+//!   of puddle bodies, in order, each once.
+//! * **Bounded memory.** A reader holds the manifest, whose encoded entries take at most
+//!   [`MANIFEST_LEN_MAX`], and one chunk of at most [`CHUNK_LEN_MAX`]; of a packed chunk, both
+//!   forms. A chunk's header says how long it is unpacked, and no more bytes are written.
 //! * **All or nothing.** An archive is whole only when [`ArchiveReader::next_chunk`] has returned
-//!   `None`: sections are chained by their checksums, and the last one counts them. A caller that
-//!   keeps something of an archive before that keeps it where it can be dropped.
+//!   `None`: each section has the checksum of the one before, and the last section counts them.
+//!   Until then a caller keeps what it has read where it can drop it.
 //!
 //! # What a later release reads
 //!
-//! The header has the version and the three feature masks of all headers here. A later release
-//! reads every version before it; an archive of each release is kept as a test. What is new gets a
-//! bit: entries of a new kind an incompatible one, so that a release that would not understand the
-//! pool refuses it by name; sections that can be done without the flag [`FLAG_SKIP`], and older
-//! readers go past them.
+//! The header has a version and three feature masks, as all headers do. A later release reads every
+//! version before it; an archive of each release is kept as a test. Each novelty gets a bit:
+//!
+//! | novelty | bit | older readers |
+//! | --- | --- | --- |
+//! | an entry of a new kind | an incompatible feature | refuse the archive and name the feature |
+//! | a section that a reader can do without | the flag [`FLAG_SKIP`] | skip the section |
 //!
 //! There is no `unsafe` code.
 //!

@@ -1,5 +1,5 @@
-//! The two ciphers over pages. Both come from libraries that others keep: AES-256-XTS from AWS-LC,
-//! AEGIS-256X4 from libaegis. Each library picks the instructions that the processor has.
+//! The two ciphers over pages: AES-256-XTS from AWS-LC, AEGIS-256X4 from libaegis. Each library
+//! picks the instructions that the processor has.
 
 pub(crate) mod aegis;
 pub(crate) mod xts;

@@ -1,6 +1,5 @@
-//! Protection of an object's pages at rest: encryption, integrity, freshness and the keys for them
-//! (PMO-7, PMO-8, PMO-9). No I/O: bytes come in and go out, and the object's crate says where they
-//! lie.
+//! Protects an object's pages at rest: encryption, integrity, freshness, and their keys (PMO-7,
+//! PMO-8, PMO-9). No I/O: bytes come in and go out, and the caller says where they lie.
 //!
 //! ```
 //! use cenote_atrest::{Expect, Keyring, MasterKey, Mode, Protection};
@@ -37,8 +36,8 @@
 //!
 //! # What each mode is good for
 //!
-//! The attacker of the paper (its section III) reads and changes the media while no process has the
-//! object open. The attacker does not read this process's memory.
+//! The attacker of the paper (section III) reads and changes the media while no process has the
+//! object open, and does not read this process's memory.
 //!
 //! | | none | integrity | encryption | encryption and integrity | authenticated |
 //! | --- | --- | --- | --- | --- | --- |
@@ -50,33 +49,33 @@
 //! | rolls everything back | unseen | see 3 | see 3 | see 3 | see 3 |
 //! | space beside pages | | 0.8 % | 4 KiB | 0.8 % | 2.4 % |
 //!
-//! 1. XTS has no nonce: an attacker who sees two versions of a page sees which blocks of 16 bytes
-//!    are the same. That is the cost of needing no space.
-//! 2. Unless the attacker changes tree, root and header as well: without a key nothing prevents it.
-//! 3. Only a reader who remembers can know: keep an [`Anchor`] of 64 bytes elsewhere, and give it
-//!    to [`Protection::open`].
+//! 1. XTS has no nonce and needs no space. So an attacker who sees two versions of a page sees
+//!    which blocks of 16 bytes are equal.
+//! 2. Unless the attacker also changes tree, root and header, which takes no key.
+//! 3. Found with an [`Anchor`] of 64 bytes, which the caller keeps elsewhere and gives to
+//!    [`Protection::open`].
 //!
-//! With a key, the tree's root is under an HMAC in the header, so modes 3 and 4 find everything
-//! that leaves the newest header in place. So are the object's name and length, in every mode with
-//! a key, and the headers of a pool's puddles ([`binding`]). Which pages were ever written is not
-//! hidden: never-written ones are zero on media.
+//! With a key, an HMAC in the header covers the tree's root. So modes 3 and 4 find every change
+//! that leaves the newest header in place. In every mode with a key it also covers the object's
+//! name and length, and the headers of a pool's puddles ([`binding`]). Pages that were never
+//! written are zero on media: an attacker sees which they are.
 //!
 //! # Keys
 //!
-//! The caller's key ([`MasterKey`]) wraps a random data key, from which page keys and the header's
-//! HMAC key are derived (HKDF-SHA-256). [`Protection::rekey`] wraps it again: one header of 512
-//! bytes is written, whatever the object's size. A holder of the old key *and* of the old header
-//! keeps access: to end that, make a new object. All keys live in [`cenote_sys::secret::Secret`];
-//! the ciphers' round keys are made of them for each page, and last for one call.
+//! The caller's key ([`MasterKey`]) wraps a random data key. Page keys and the header's HMAC key
+//! are derived from the data key (HKDF-SHA-256). [`Protection::rekey`] wraps it again: that writes
+//! one header of 512 bytes, whatever the object's size. A holder of the old key *and* of the old
+//! header keeps access; to end that, make a new object. All keys live in
+//! [`cenote_sys::secret::Secret`]. Round keys are made for each page, and last for one call.
 //!
 //! # Crash argument
 //!
-//! Nothing here is durable by itself, so nothing here can be half done: [`Protection::prepare`]
-//! changes no state and returns everything that a commit has to write: pages, side data, nodes,
-//! header. The object's journal makes these durable in one record; **that record's commit is the
-//! one store that commits**. Only then [`Protection::commit`] makes the new root the one that pages
-//! are checked against. If the journal fails, the change is dropped, and pages, tree and header are
-//! what they were: nonces of dropped changes are never used again, because every nonce is new.
+//! Nothing here is durable by itself. [`Protection::prepare`] changes no state and returns all that
+//! a commit has to write: pages, side data, nodes, header. The object's journal makes these durable
+//! in one record; **that record's commit is the one store that commits**. Only then
+//! [`Protection::commit`] makes the new root the one that pages are checked against. If the journal
+//! fails, the caller drops the change: pages, tree and header are as before. Each seal takes a new
+//! nonce, so no nonce of a dropped change is used again.
 
 pub mod binding;
 #[cfg(feature = "ciphers")]

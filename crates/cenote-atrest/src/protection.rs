@@ -1,4 +1,5 @@
-//! Protects one object: header, keys, sealer and tree together. What the objects' crate uses.
+//! Protects one object: header, keys, sealer and tree together. The interface for the objects'
+//! crate.
 
 mod keys;
 mod pages;

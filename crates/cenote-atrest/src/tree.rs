@@ -1,22 +1,22 @@
 //! The hash tree over an object's pages: which contents of each page are the current ones.
 //!
-//! Its nodes lie on media, and are read through a [`NodeSource`] when they are needed: verifying
-//! one page reads and hashes the nodes on its path that were not verified before, 5 at most for 4
-//! GiB, and nothing else. What was verified is remembered; neighbours then cost one comparison.
-//! [`Tree::prepare`] changes k leaves in k paths, each node once.
+//! Its nodes lie on media. A [`NodeSource`] reads them when they are needed. Verifying one page
+//! reads and hashes the nodes on its path that are not verified yet, at most 5 for 4 GiB. The tree
+//! remembers verified nodes, so a neighbour costs one comparison. [`Tree::prepare`] changes k
+//! leaves in k paths, each node once.
 //!
 //! # The invariant
 //!
-//! Every remembered node hashes, by way of remembered nodes, to the root. A node gets in by being
+//! Every remembered node hashes to the root, through remembered nodes. A node gets in when it is
 //! verified down from one that is in, or by a commit, which replaces nodes and root together under
 //! the lock.
 //!
 //! # What the source must promise
 //!
-//! It returns what the last *committed* change left, or what the one before left as long as that
-//! has not been committed here: a change becomes readable after [`Tree::commit`]. Nodes of a commit
-//! are remembered until [`Tree::trim`], which may be called once all committed nodes can be read. A
-//! source that breaks this makes pages look damaged, never the other way round.
+//! A source returns the nodes of the last *committed* change. Until [`Tree::commit`] it returns
+//! those of the change before. The tree remembers the nodes of a commit until [`Tree::trim`]; call
+//! that only when the source returns all of them. A source that breaks this makes good pages look
+//! damaged, and never damaged pages good.
 //!
 //! The functions over single digests, [`page_digest`], [`side_digest`] and [`node_digest`], and
 //! [`verify_path`] take no locks and allocate nothing.

@@ -1,8 +1,7 @@
-//! Other systems, measured beside Cenote: their cases join the rows of `cenote-bench`'s figures, in
-//! the same process and in turns, and ratios to them are printed.
+//! Measures other systems beside Cenote: their cases join the rows of `cenote-bench`'s figures, in
+//! the same process and in turns. It prints ratios to them.
 //!
-//! Systems that need more than the C library are behind features, because nothing else of this
-//! project needs them:
+//! A system that needs more than the C library is behind a feature:
 //!
 //! | feature | system | needs |
 //! | --- | --- | --- |

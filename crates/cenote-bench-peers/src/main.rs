@@ -1,4 +1,4 @@
-//! `cenote-bench-peers`: as `cenote-bench`, with other systems beside Cenote.
+//! `cenote-bench-peers`: `cenote-bench` with other systems beside Cenote.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,12 @@
 //! Figures and tables of the papers, measured on Cenote.
 //!
-//! One module under [`figures`] for each figure; its documentation says what exactly is inside the
-//! timed loop of every row. A figure is mostly a list of [`Case`]s; [`runner`] measures those of
-//! one row in turns (A B A B ...), so that whatever disturbs the machine disturbs all of them
-//! alike; [`report`] writes a table for people and one JSON object a line. `cenote-bench-peers`
-//! adds the cases of other systems to the same rows, in the same process.
+//! Each figure is a module under [`figures`]; its documentation says what the timed loop of each
+//! row does. Most figures are a list of [`Case`]s. [`runner`] measures the cases of one row in
+//! turns (A B A B ...), so that a disturbance of the machine meets all of them alike. [`report`]
+//! writes a table for people and one JSON object a line. `cenote-bench-peers` adds the cases of
+//! other systems to the same rows, in the same process.
 //!
-//! Times of two rows of one run may be compared; times of two machines, or of two days, may not.
+//! Compare times of one run only: not those of two machines or of two days.
 
 pub mod allocator;
 pub mod case;

@@ -1,15 +1,15 @@
-//! The `cenote` command, as a library: [`main`] is all of it. The program `cenote` calls it, and so
-//! do programs that are this command under another name.
+//! The `cenote` command, as a library. The program `cenote` calls [`main`], and so do programs that
+//! are this command under another name.
 //!
 //! Invariants:
 //!
-//! * commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and
-//!   change no byte of any file;
-//! * what was asked for goes to standard output, everything else to standard error; with `--json`,
-//!   standard output holds nothing but JSON;
-//! * an error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`];
-//!   nothing panics on what a user, a medium or the system does, and a reader that goes away ends
-//!   the command quietly.
+//! * Commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and
+//!   change no byte of any file.
+//! * The answer goes to standard output, all else to standard error. With `--json`, standard output
+//!   holds nothing but JSON.
+//! * An error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`].
+//!   Nothing panics on what a user, a medium or the system does. A reader that closes the pipe ends
+//!   the command without a message.
 
 mod advice;
 mod cli;

@@ -5,7 +5,7 @@
 //! header:  first | len | last            node:  next | value
 //! ```
 //!
-//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first`
+//! Invariant: either `first` and `last` are both `None` and `len` is 0, or `next` from `first`
 //! visits `len` live nodes and ends at `last`.
 
 mod cursor;

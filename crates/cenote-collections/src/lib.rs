@@ -1,6 +1,6 @@
-//! Persistent collections: lists, an ordered map, a hash map, a vector and a string that live in a
-//! [`Pool`](cenote::Pool), change only in transactions, and are as they were after the last
-//! committed one when the program starts again.
+//! Persistent collections: lists, an ordered map, a hash map, a vector and a string. They live in a
+//! [`Pool`](cenote::Pool) and change only in transactions. After a restart they are as the last
+//! committed transaction left them.
 //!
 //! ```
 //! use cenote::{Persist, Reader, Store};
@@ -31,68 +31,72 @@
 //!
 //! # Handles
 //!
-//! A collection is named by a *handle*: 8 bytes, `Copy`, the pointer to the collection's header
-//! block. A handle can be a field of a persistent type, an element of another collection, or lie in
-//! a local variable. Two copies of a handle are two names of one collection. Methods that change
-//! something take the transaction; methods that read take a [`Reader`](cenote::Reader): a view or a
-//! transaction. References and iterators borrow from it.
+//! A *handle* names a collection: 8 bytes, `Copy`, the pointer to the collection's header block. A
+//! handle can be a field of a persistent type, an element of another collection, or a local
+//! variable. Two copies of a handle name one collection. Methods that change a collection take the
+//! transaction; methods that read take a [`Reader`](cenote::Reader): a view or a transaction.
+//! References and iterators borrow from it.
 //!
-//! `Option` of a handle is 8 bytes too, and can be a field or an element like the handle itself: a
-//! collection that may be missing.
+//! `Option` of a handle has 8 bytes too, and can be a field or an element.
 //!
-//! A collection lives until its `destroy`; dropping a handle does nothing, and neither does
-//! removing one from another collection. What elements point to is theirs: `clear` and `destroy`
-//! free the collection's own nodes and nothing else. All of a collection lies in one pool, the one
-//! that its header was allocated in: [`Tx`](cenote::Tx)'s first pool with `new`, a neighbour's with
-//! `new_beside`.
+//! A collection lives until its `destroy`. To drop a handle, or to remove one from another
+//! collection, frees nothing. `clear` and `destroy` free the collection's own nodes and nothing
+//! that elements point to. All of a collection lies in one pool, that of its header:
+//! [`Tx`](cenote::Tx)'s first pool with `new`, the pool of another value with `new_beside`.
 //!
-//! A handle may be stale: the collection was destroyed, or created by a transaction that was
-//! aborted. Then every method returns [`Error::Dangling`](cenote::Error::Dangling), or, if the
-//! place was given to another collection of the same type since, works on that one. It never does
-//! anything else.
+//! A handle is stale after its collection was destroyed, or if the transaction that created it was
+//! aborted. Then every method returns [`Error::Dangling`](cenote::Error::Dangling). If the place
+//! has a new collection of the same type, methods work on that one. Nothing else happens.
 //!
 //! # Why this is sound
 //!
-//! 1. Every public method first has the header checked ([`Reader::get`](cenote::Reader::get)): a
+//! 1. Every public method first checks the header ([`Reader::get`](cenote::Reader::get)): it is a
 //!    live block of exactly that type, in a pool that the reader holds. A collection that this
-//!    transaction has destroyed still has a live header until commit; its header says so, and
-//!    counts as gone.
+//!    transaction has destroyed has a live header until commit; a note in the header says that it
+//!    is gone.
 //! 2. *Invariant: as long as a header is live, the links that start at it lead to live nodes of the
 //!    right types in the header's pool.* So internals follow links without a check, as fast as
-//!    plain pointers. It holds because only this crate can name headers and nodes: their types are
-//!    private, and their persistent names contain a `/`, which no name given by
-//!    `#[derive(Persist)]` can have. The heap frees what a transaction frees, and what no root
-//!    leads to. The latter dies as a whole: a handle that a program has kept finds a leaked
-//!    collection whole, or none. Module `condemn` of `cenote-heap` states that and says why; links
-//!    are in the pointer maps, which is what it needs. A node's page may be damaged all the same,
-//!    so each link is followed by a touch (`Ptr::follow`), and what is logged was touched before.
-//! 3. Each operation keeps the invariant whole or does not happen: it reads and compares first,
-//!    then allocates, then logs, which are the steps that can fail or run code of the caller
-//!    (`Ord`, `Hash`, `Eq`, closures, iterators); then it writes, which cannot fail. So an error
-//!    that the caller ignores, or a panic that the caller catches inside the transaction, leaves
-//!    the collection as it was, and what was allocated is given back. Some operations cannot
-//!    be like that: `clear`, `destroy` and removals free many blocks, and a full log has no room
-//!    for giving back. They note that they are half done, and then the transaction aborts, even if
-//!    its body ignores the error ([`Error::HalfDone`](cenote::Error::HalfDone)). Blocks are
-//!    unlinked before they are freed, so even until then no link leads to a freed one.
-//! 4. Keys may lie: with an `Ord` or `Hash` that contradicts itself things are not found, or found
-//!    in odd places, but every index is computed from what the node says, not from what a
-//!    comparison promised.
+//!    plain pointers. Only this crate can name headers and nodes: their types are private, and
+//!    their persistent names contain a `/`, which no name given by `#[derive(Persist)]` can have.
+//!    The heap frees what a transaction frees, and what no root leads to. The latter dies as a
+//!    whole: a handle that a program has kept finds a leaked collection whole, or none (module
+//!    `condemn` of `cenote-heap`, which reads the links from pointer maps). A node's page may be
+//!    damaged, so each link is followed by a touch (`Ptr::follow`), and what is logged was touched
+//!    before.
+//! 3. Each operation keeps the invariant or does not happen. It reads and compares, then allocates,
+//!    then logs: these steps can fail or run code of the caller (`Ord`, `Hash`, `Eq`, closures,
+//!    iterators). Then it writes, which cannot fail. So after an error that the caller ignores, or
+//!    a panic that the caller catches inside the transaction, the collection is as before, and the
+//!    blocks that were allocated are free again. `clear`, `destroy` and removals free many blocks,
+//!    and a full log has no room to undo that. They note that they are half done; then the
+//!    transaction aborts, even if its body ignores the error
+//!    ([`Error::HalfDone`](cenote::Error::HalfDone)). Blocks are unlinked before they are freed, so
+//!    no link ever leads to a freed one.
+//! 4. `Ord` and `Hash` may contradict themselves. Then lookups miss entries or find them in odd
+//!    places. Every index is computed from what the node says, not from what a comparison promised.
 //! 5. A value read out of a collection (`pop`, `remove`, `insert`'s old value) is a copy of its
-//!    bytes. `Persist` types have no destructor and no interior mutability, and an abort puts bytes
-//!    back that were read out: a persistent value is never the only one of its bytes.
+//!    bytes, and an abort puts the bytes back. That is sound because `Persist` types have no
+//!    destructor and no interior mutability.
 //!
 //! # What an operation costs
 //!
-//! Undo entries, without those of the allocator (two for each allocation at `power`, one at
-//! `process`, one for each free), and fences of a transaction at `power` that does nothing else,
-//! where its log is the only one in use in the store. At `process` there are neither flushes nor
-//! fences. All ranges of one operation are logged with one fence, and a second one commits. A third
-//! is needed where a block is freed of which a part was logged, where more than 1 KiB is allocated,
-//! and where nodes of a tree become one or a collection is destroyed, because what is freed is
-//! logged after the ranges, and where a transaction inserts several elements of which the last ones
-//! log nothing but their allocation; more, where the heap takes a superblock. `tests/costs.rs` pins
-//! these counts.
+//! The table counts two things:
+//!
+//! * undo entries, without those of the allocator: two for each allocation at `power`, one at
+//!   `process`, one for each free;
+//! * fences of a transaction at `power` that does nothing else, where its log is the only one in
+//!   use in the store. At `process` there are neither flushes nor fences.
+//!
+//! All ranges of one operation are logged with one fence, and a second one commits. A third is
+//! needed
+//!
+//! * where a block is freed of which a part was logged;
+//! * where more than 1 KiB is allocated;
+//! * where nodes of a tree become one or a collection is destroyed: the freed blocks are logged
+//!   after the ranges;
+//! * where a transaction inserts several elements of which the last ones log only their allocation.
+//!
+//! The heap needs more where it takes a superblock. `tests/costs.rs` pins these counts.
 //!
 //! | operation | entries (bytes of data) | fences |
 //! | --- | --- | --- |

@@ -4,9 +4,9 @@
 //! header:  first | len | last            node:  next | previous | value
 //! ```
 //!
-//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first`
-//! visits `len` live nodes, ends at `last`, and `previous` leads the same way back. The header's
-//! order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
+//! Invariant: either `first` and `last` are both `None` and `len` is 0, or `next` from `first`
+//! visits `len` live nodes and ends at `last`, and `previous` leads the same way back. `len` lies
+//! between both ends, so a change of either end is one range of 16 bytes.
 
 use crate::shared::{
     DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,

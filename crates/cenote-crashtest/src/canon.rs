@@ -1,8 +1,8 @@
-//! Which images recovery cannot tell apart: the canonical form of an image.
+//! Says which images recovery cannot tell apart: the canonical form of an image.
 //!
 //! Two images with the same canonical form need one recovery. Invariant: the form of an image
-//! follows from its bytes alone, and whatever is not understood is taken as it stands. What is left
-//! out, and why that is sound:
+//! follows from its bytes alone, and bytes that are not understood are kept as they are. The form
+//! leaves out, with the reason:
 //!
 //! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one
 //!    value is believed, all others that programs write mean free, and the opener makes them so.

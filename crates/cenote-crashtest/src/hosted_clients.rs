@@ -1,20 +1,22 @@
-//! Crashes what a daemon does for its clients, everywhere: grants, log spaces and logs, ends, and
+//! Crashes everywhere what a daemon does for its clients: grants, log spaces and logs, ends, and
 //! decisions about logs that are set aside.
 //!
-//! A *script* of steps runs on one simulated medium. The clients are played: what they store goes
-//! into the puddles that they were granted, by the code that writes logs. Whatever a crash leaves,
-//! the next open finds each pool as the last transaction that was over left it, or, if the log that
-//! would say so was damaged, set aside with its pool for looking at only; what was acknowledged is
-//! there, and no file is left that the store does not know.
+//! A *script* of steps runs on one simulated medium. The test plays the clients: the code that
+//! writes logs stores into the puddles that they were granted. After any crash the next open
 //!
-//! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it:
-//! by a transfer. A loss of power leaves each as its last psync did, those of one psync together
-//! (states P and C of the paper, and D, R and W where the journal has none of it yet); a crash of
-//! processes leaves what was stored. The journal is small, so that its halves are used again and
-//! again.
+//! * finds each pool as the last transaction that was over left it; or, if its log was damaged,
+//!   sets the log aside and opens its pool to look;
+//! * has all that was acknowledged;
+//! * leaves no file that the store does not know.
 //!
-//! *Clients that live* while the daemon is killed are this process itself. Then the next daemon
-//! must know them, and leave alone what they are doing, until it is told that they have ended.
+//! *Pools in shadowed mode* are stored into without transactions, and psynced as a client does it:
+//! by a transfer. After a loss of power each is as its last psync left it, those of one psync
+//! together (states P and C of the paper; D, R and W where the journal has none of it yet). After a
+//! crash of processes it has all that was stored. The journal is small, so its halves are reused
+//! often.
+//!
+//! *Clients that live* while the daemon is killed are this process. The next daemon must know them
+//! and leave their pools alone until it is told that they have ended.
 
 mod check;
 

@@ -1,10 +1,10 @@
-//! Crash enumeration: every moment of every short history, every image that a crash at that moment
-//! may leave, and an oracle.
+//! Crash enumeration: visits every moment of every short history and every image that a crash at
+//! that moment may leave, and asks an oracle.
 //!
-//! [`history`] makes the histories, [`rig`] runs one on the simulated medium, [`units`] makes the
-//! images of a moment, [`canon`] says which images are the same to recovery, [`verify`] is the
-//! oracle, and [`explore`] is the walk over all of it. The tests of this crate say what was
-//! visited, what of it exhaustively, and what was sampled.
+//! [`history`] makes the histories. [`rig`] runs one on the simulated medium. [`units`] makes the
+//! images of a moment, and [`canon`] says which of them recovery cannot tell apart. [`verify`] is
+//! the oracle, and [`explore`] walks over all of it. The tests of this crate say which part was
+//! visited exhaustively, and which was sampled.
 
 pub mod canon;
 pub mod data;

@@ -3,13 +3,13 @@
 //! A *script* is a list of [`Do`]. Crash points are flushes, fences, file operations, and the steps
 //! between stores that the heap's own code names ([`cenote_medium::planted::reach`]).
 //!
-//! **Oracle.** After every action the allocated blocks are noted. A crash between two actions must
-//! leave the blocks of one side, exactly; an action that was acknowledged stays. Besides: `check`
-//! finds nothing; new blocks lie on no old one; all that is free can be allocated, as one block and
-//! as smallest blocks; no store goes where the file has no space. The same holds for a crash of the
-//! recovery, and for a loss of power after a recovery from the death of a process.
+//! **Oracle.** The allocated blocks are noted after every action. A crash between two actions
+//! leaves exactly the blocks of one side; an acknowledged action stays. Besides, `check` finds
+//! nothing, new blocks lie on no old one, all that is free can be allocated (as one block and as
+//! smallest blocks), and no store goes where the file has no space. The same holds for a crash of
+//! the recovery, and for a loss of power after a recovery from the death of a process.
 //!
-//! [`OneSubHeap`] and [`WholeHeap`] are what is crashed; `backing` is the files under both.
+//! [`OneSubHeap`] and [`WholeHeap`] are crashed; `backing` has the files under both.
 
 use crate::explore::guarded;
 use cenote_medium::planted::{Bug, plant, watch};

@@ -1,7 +1,7 @@
 //! A store on a simulated medium, and a history that is run on it operation by operation.
 //!
-//! Opening, pools, tracing and checks go through the crate that users name; transactions through
-//! the raw one, with contexts of the rig's own, so that one thread can have several logs and the
+//! Opening, pools, tracing and checks go through the crate that users name. Transactions go through
+//! the raw one, with contexts of the rig's own: so one thread can have several logs, and the
 //! history stays deterministic.
 
 mod strategy;

@@ -1,14 +1,14 @@
 //! `#[derive(Persist)]`: the implementation of `cenote::Persist` for a program's own types.
 //!
-//! What the macro writes must be true for every program that compiles:
+//! The output of the macro is true for every program that compiles:
 //!
-//! * every field's type is `Persist`, and the list of fields is complete: the compiler infers the
-//!   types, and generated code takes a value apart with a pattern that has no `..`;
-//! * offsets and discriminants are the compiler's (`expand.rs` says how), whatever names, macros
-//!   and attributes the program has; an enum needs `repr(u8)` or the like, because other programs
-//!   have to find its discriminant;
-//! * there is no `Drop`: the macro implements a trait for the type that is implemented for
-//!   everything with `Drop` too, which the compiler refuses for overlapping.
+//! * Every field's type is `Persist`, and the list of fields is complete. The compiler infers the
+//!   types, and generated code takes a value apart with a pattern that has no `..`.
+//! * Offsets and discriminants are the compiler's (`expand.rs` says how), whatever names, macros
+//!   and attributes the program has. An enum needs `repr(u8)` or the like, because other programs
+//!   have to find its discriminant.
+//! * The type has no `Drop`. The macro implements a trait for the type that every type with `Drop`
+//!   has too, and the compiler refuses the overlap.
 
 mod attributes;
 mod expand;

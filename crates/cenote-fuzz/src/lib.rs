@@ -1,13 +1,12 @@
-//! Fuzz targets: everything that reads bytes which it did not write must take any bytes.
+//! Fuzz targets: each reader of bytes that it did not write must take any bytes.
 //!
 //! A target is a function of a byte string, [`FuzzTarget::run`]. It reads the string as a program
 //! ([`Input`]): how to make a valid superblock, log or catalog, what to damage in it, and whether
-//! to put checksums right again afterwards, so that what lies behind the checksums is reached too.
-//! Then it feeds the result to the production readers and asserts what must hold. It panics if that
-//! does not hold, and returns otherwise.
+//! to put checksums right again, so that code behind the checksums is reached. It gives the result
+//! to the production readers and asserts what must hold; a failure is a panic.
 //!
 //! Two drivers call the targets: the program `cenote-fuzz` of this crate, with random strings and a
-//! stable compiler; and the coverage-guided ones under `fuzz/`, for those who have the tool.
+//! stable compiler; and the coverage-guided drivers under `fuzz/`, which need another tool.
 
 mod archive;
 mod at_rest;

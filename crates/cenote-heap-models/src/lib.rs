@@ -1,5 +1,5 @@
-//! The lock-free kernel of `cenote-heap` under a model checker, which runs every interleaving of a
-//! few threads.
+//! Runs the lock-free kernel of `cenote-heap` under a model checker, which tries every interleaving
+//! of a few threads.
 //!
-//! There is nothing here but `tests/kernel.rs`: it compiles the kernel's own files with the
-//! checker's atomics. So it is a crate of its own, and only its tests depend on the checker.
+//! All of it is `tests/kernel.rs`, which compiles the kernel's own files with the checker's
+//! atomics. It is a crate of its own so that only its tests depend on the checker.

@@ -1,4 +1,4 @@
-//! What a heap stands on: puddles that are mapped, more of them on request, and a way to make
+//! The interface below a heap: puddles that are mapped, more of them on request, and a way to make
 //! stores durable.
 //!
 //! The seam between heap and store. It keeps the heap testable without files, and lets a checker

@@ -1,11 +1,15 @@
 //! Size classes: which block size serves a request.
 //!
-//! Invariants, all checked by tests over every size: a class is a multiple of 16 bytes; a request
-//! is served by the smallest class that holds it (and, above 16 bytes of alignment, whose size is a
-//! multiple of the alignment: superblocks begin at multiples of 64 KiB, so every block of such a
-//! class is aligned); less than 12.5 % of a block is waste, or less than 16 bytes, of large blocks
-//! too ([`large_size`]). What is behind the last block of a superblock is less than an eighth of
-//! it, or is given back to the file system where that is cheap ([`small_end`]).
+//! Invariants, which tests check for every size:
+//!
+//! * A class is a multiple of 16 bytes.
+//! * The smallest class that holds a request serves it. Above 16 bytes of alignment its size is a
+//!   multiple of the alignment, so every block of it is aligned: superblocks begin at multiples of
+//!   64 KiB.
+//! * Less than 12.5 % of a block is waste, or less than 16 bytes, of large blocks too
+//!   ([`large_size`]).
+//! * The space behind the last block of a superblock is less than an eighth of it, or is given back
+//!   to the file system where that is cheap ([`small_end`]).
 //!
 //! Class numbers are stored in descriptors: they are part of the format. Never change the table; a
 //! new one needs a feature bit. Number 0 stands for large blocks. Numbers rise with sizes up to 16

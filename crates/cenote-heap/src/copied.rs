@@ -1,5 +1,5 @@
-//! Bytes of blocks, copied before they are judged: padding has the value that memory has, and a
-//! page that cannot be had ends no program.
+//! Copies bytes of blocks before they are judged: padding has the value that memory has, and a page
+//! that cannot be had ends no program.
 
 use cenote_sys::peek;
 

@@ -1,10 +1,9 @@
-//! One lock for all that a pool's members read and write: many processes that read, or one that
-//! writes.
+//! Excludes a pool's members from each other: many processes read, or one writes.
 //!
-//! A heap does not need it: its own operations are safe beside those of other members. It is for
-//! the layer of values, whose transactions bring no isolation. It is the lock of [`crate::robust`].
-//! The heap's kind says where the words lie. A member has one place as a reader, so a process takes
-//! the lock once for all its threads that read.
+//! A heap does not need this lock: its own operations are safe beside those of other members. The
+//! layer of values does, whose transactions bring no isolation. The lock is that of
+//! [`crate::robust`]. The heap's kind says where the words lie. A member has one place as a reader,
+//! so a process takes the lock once for all its threads that read.
 //!
 //! Invariant: a process that has taken the lock sees all that its former holders stored, and has
 //! attached all puddles that they took.

@@ -1,15 +1,17 @@
-//! Heaps of pools: kinds behind one trait ([`Heap`]), and what tracing adds ([`Trace`]).
+//! Heaps of pools: several kinds behind one trait ([`Heap`]). Kinds that can trace have a second
+//! one ([`Trace`]).
 //!
-//! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), and [`logged`] (Poseidon), which no
-//! pool has yet. Beside the folders lies what every kind needs:
+//! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7) and [`logged`] (Poseidon). [`PoolHeap`]
+//! opens the kind that the catalog names for a pool. Beside the folders lies what every kind needs:
 //!
-//! * [`backing`]: what a heap stands on, as a small trait: puddles, flush, fence. A store's pool
-//!   implements it (`pool`); [`MemoryBacking`] is plain memory, for tests and measurements;
+//! * [`backing`]: what a heap uses below it, as a small trait: puddles, flush, fence. `pool`
+//!   implements it for a store's pool; [`MemoryBacking`] is plain memory, for tests and
+//!   measurements;
 //! * [`block`], [`class`], [`heap`], [`trace`], [`report`], [`error`]: a caller's interface;
 //! * `robust`, [`locks`], `exclusion`: locks between processes, which die with their owner;
 //! * `sync`: the atomics, so that a model checker runs the same code (`cenote-heap-models`).
 //!
-//! A reader who follows one allocation begins with [`heap`], then [`class`] (size to class), then
+//! To follow one allocation, begin with [`heap`], then [`class`] (size to class), then
 //! `traced/alloc.rs`.
 
 pub mod backing;

@@ -1,8 +1,8 @@
 //! A store's pool as the backing of a heap.
 //!
-//! A pool that a daemon has granted to several writers is one that processes share: who lives is
-//! the daemon's to say, which has replayed the logs of all others; the pool's lock is a word in its
-//! root puddle, of the kind that dies with its owner.
+//! Processes share a pool that a daemon has granted to several writers. Then the daemon says which
+//! of them live: it has replayed the logs of all others. The pool's lock is a word in its root
+//! puddle, of the kind that dies with its owner.
 
 use crate::backing::{Backing, Extent, Sharing};
 use crate::error::BackingError;

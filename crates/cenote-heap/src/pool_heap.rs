@@ -1,4 +1,4 @@
-//! The heap of a store's pool: of the kind that the catalog names ([`HeapKind`]).
+//! Opens the heap of a store's pool, of the kind that the catalog names ([`HeapKind`]).
 //!
 //! Every operation of [`Heap`] and [`Trace`] works on each kind. What only one kind can do is asked
 //! for by [`PoolHeap::traced`], or returns a typed error that says what to do instead.

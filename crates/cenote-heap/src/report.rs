@@ -1,5 +1,4 @@
-//! What recovery, check and statistics tell. Plain data; `Display` of the parts is what a person
-//! reads.
+//! Reports of recovery, check and statistics. Plain data; `Display` of the parts is for people.
 
 use crate::block::BlockInfo;
 use cenote_layout::id::TypeId;

@@ -28,8 +28,8 @@
 //! bit 31. If an error comes before a dead writer's next holder returns, the lock is *abandoned*:
 //! the word has a name that no process has, which counts as dead.
 //!
-//! **Writers come first**: a reader that comes while a writer waits, waits. So a thread that reads
-//! does not come again as a reader: it would wait for itself.
+//! **Writers come first**: a reader waits while a writer waits. So a thread that reads must not
+//! take the lock again as a reader: it would wait for itself.
 
 use crate::sync::{AtomicU64, LOOKS, Ordering, fence, pause, sleep, wake_all};
 use cenote_medium::planted::{Bug, planted};

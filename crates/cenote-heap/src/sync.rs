@@ -1,10 +1,10 @@
 //! The atomics of the kernel, and how marks are read many at a time. The model checker has its own
 //! version of this file.
 //!
-//! Eight marks are read as one word. The language's model of memory says nothing of atomic accesses
-//! of different sizes to the same place; every machine that this project runs on reads each byte of
-//! an aligned word as some value that was stored to that byte, no older than what the reader has
-//! synchronised with, which is all that the kernel asks.
+//! Eight marks are read as one word. The language's memory model says nothing of atomic accesses of
+//! different sizes to one place. Every machine that this project runs on reads each byte of an
+//! aligned word as some value that was stored to that byte, no older than what the reader has
+//! synchronised with. The kernel asks for no more.
 
 pub(crate) use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 

@@ -1,5 +1,5 @@
-//! What a caller says of a traversal: which types there are ([`Types`], [`Filter`]), and how it
-//! runs ([`TraceOptions`]).
+//! Options of a traversal: which types there are ([`Types`], [`Filter`]), and how it runs
+//! ([`TraceOptions`]).
 
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;

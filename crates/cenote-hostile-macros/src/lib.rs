@@ -1,5 +1,5 @@
-//! Macros that try to deceive `#[derive(Persist)]` and `field!`: the tests of crate `cenote` use
-//! them, nothing else.
+//! Macros that try to deceive `#[derive(Persist)]` and `field!`. Only the tests of crate `cenote`
+//! use them.
 //!
 //! None of them writes `unsafe`. So no use of them may make a safe program unsound.
 

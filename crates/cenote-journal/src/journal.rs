@@ -1,22 +1,21 @@
 //! Keeps the journal of an open store: appends records of psyncs and makes them durable.
 //!
-//! States and argument: the front page of `cenote-object`. This module adds threads:
+//! The front page of `cenote-object` has the states and the argument. This module adds threads:
 //!
-//! * *Appending* is under the lock, so that the records in the file are a prefix of those that
-//!   callers have.
+//! * *Appending* is under the lock: the records in the file are a prefix of those that callers
+//!   have.
 //! * *Group commit.* A caller that needs a record durable and finds no sync running becomes the
-//!   leader: it notes how far records are written, syncs without the lock, and then everything up
-//!   to there is durable. Other callers wait, and look again.
+//!   leader. It notes how far records are written and syncs without the lock; then all records up
+//!   to there are durable. Other callers wait, and look again.
 //! * *Applying* is queued: [`crate::apply`].
 //! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the
-//!   half to be reused are applied, (d) the primaries that they changed are synced, and (e) the
-//!   header says that these records are trimmed: **its sync commits the trim**. Without (e) a first
-//!   record that is torn would leave a gap before those of the other half. The first that needs it
-//!   does (d) and (e): the background thread as soon as a half is full, or a psync.
+//!   half are applied, (d) the primaries that they changed are synced, and (e) the header says that
+//!   these records are trimmed: **its sync commits the trim**. Without (e), a torn first record
+//!   would leave a gap before those of the other half. The background thread does (d) and (e) as
+//!   soon as a half is full; a psync that needs the space earlier does them itself.
 //! * *The store's other journal* learns what is durable, and names it ([`crate::ties`]).
 //!
-//! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end
-//! without needing space.
+//! No thread waits for one that waits for it: a psync that has appended ends without needing space.
 
 mod trim;
 

@@ -13,12 +13,12 @@
 //! ```
 //!
 //! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file
-//! of its own. This crate knows neither: a primary is an id and a file. The states of a psync, and
-//! why one sync of the journal commits it, are on the front page of `cenote-object`; the argument
-//! for pools is in `cenote_store`'s module `psync`.
+//! of its own. This crate knows neither: to it a primary is an id and a file. The front page of
+//! `cenote-object` has the states of a psync, and says why one sync of the journal commits it; the
+//! argument for pools is in `cenote_store`'s module `psync`.
 //!
-//! Invariant: a record counts only whole, in the order of the records' numbers, and only until all
-//! that it says is durable in the primaries.
+//! Invariant: a record counts only if it is whole and in the order of the records' numbers, and
+//! only until all its contents are durable in the primaries.
 
 mod apply;
 mod apply_queue;

@@ -1,8 +1,9 @@
 //! The catalog: pools, puddles, types, clients and leases of a store.
 //!
 //! Two files, `catalog.0` and `catalog.1`, hold the same sequence of *batches* of records. A change
-//! appends one batch to each, one file after the other, each synced; it is made once the first is.
-//! So a torn end is only ever at the end, and what is damaged in one file is read from the other.
+//! appends one batch to each, one file after the other, each synced; it is made once the first is
+//! synced. So only the end of a file can be torn, and what is damaged in one file is read from the
+//! other.
 //!
 //! A batch is one or more frames with the same `batch` number; the last has [`FLAG_LAST`]. Frames
 //! of a batch count only together. Batch numbers rise by one.

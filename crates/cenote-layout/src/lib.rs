@@ -1,20 +1,20 @@
-//! What lies on media, and nothing else.
+//! Describes what lies on media, and nothing else.
 //!
 //! Every byte that Cenote writes to a store is described here: headers, catalog records, log
-//! entries, heap metadata and pointer maps. There is no I/O and no knowledge of what reads or
-//! writes; a program that knows this crate can take a store apart. `docs/format.md` draws the same
-//! structures as diagrams.
+//! entries, heap metadata and pointer maps. The crate does no I/O and knows no reader or writer; a
+//! program that uses it can take a store apart. `docs/format.md` draws the same structures.
 //!
 //! Invariants that hold for every structure:
 //!
 //! * little endian (a big-endian target does not compile);
-//! * size and the offset of every field are asserted at compile time, without padding;
+//! * the size of a structure and the offset of every field are asserted at compile time, without
+//!   padding;
 //! * a *header* begins with the 48 bytes of [`header::HeaderPrefix`]: magic, version, three feature
 //!   masks, checksum;
-//! * reserved bytes are zero and are checked to be zero, so that a later version can give them a
+//! * reserved bytes are zero, and readers check that, so that a later version can give them a
 //!   meaning;
-//! * checksums are XXH3-64 seeded by kind ([`checksum`]), so that bytes of one kind never pass for
-//!   another.
+//! * checksums are XXH3-64 with a seed for each kind ([`checksum`]): bytes of one kind never pass
+//!   for another.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the on-media format is little endian and is mapped as it is");

@@ -1,8 +1,8 @@
 //! Metadata of a sub-heap of the logged heap (Poseidon, sections 4 and 5; POS-2, POS-4 to POS-7).
 //!
-//! A heap ([`LoggedHeader`]) consists of sub-heaps. A sub-heap has *data*, blocks and nothing else,
-//! and *metadata*, which do not touch. Both consist of *parts* ([`PartEntry`]), ranges of puddles.
-//! The first part of the metadata:
+//! A heap ([`LoggedHeader`]) consists of sub-heaps. A sub-heap has *data*, which are blocks and
+//! nothing else, and *metadata*. They do not touch. Both consist of *parts* ([`PartEntry`]), ranges
+//! of puddles. The first part of the metadata:
 //!
 //! ```text
 //! 0        4,096       12,288      20,480          24,576  28,672              table
@@ -11,11 +11,11 @@
 //!
 //! Later parts have further levels of the table, and nothing else.
 //!
-//! Metadata consist of *cells* of 32 bytes, two in a line, so that no cell lies in two lines. Cells
-//! are numbered from the start of the region. A [`BlockRecord`], a [`ListHead`] and a
-//! [`LevelEntry`] are one cell each; its last 4 bytes are a check over the others, the kind and the
-//! number of the cell, so a flipped bit or a cell in a wrong place is found. A cell changes only by
-//! a *change* that the undo log covers. The words of lanes ([`LaneWord`]) change by one store.
+//! Metadata consist of *cells* of 32 bytes, two in a line, so no cell lies in two lines. Cells are
+//! numbered from the start of the region. A [`BlockRecord`], a [`ListHead`] and a [`LevelEntry`]
+//! are one cell each. The last 4 bytes of a cell are a check over the others, the kind and the
+//! number of the cell: it shows a flipped bit and a cell in a wrong place. A cell changes only by a
+//! *change* that the undo log covers. The words of lanes ([`LaneWord`]) change by one store.
 //!
 //! Table: level `i` has [`LEVEL_SLOTS`] * 2^i slots. A record lies in one of the [`PROBE_WINDOW`]
 //! slots from its home slot on, in one of the levels that are present ([`LevelEntry`]). A slot that

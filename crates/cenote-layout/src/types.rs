@@ -2,15 +2,14 @@
 //! places of its pointers.
 //!
 //! A pointer map is a small program without branches: a list of [`PointerField`]s, each "under
-//! these conditions, there are `count` pointers, `stride` bytes apart, from `offset` on". A program
-//! that has the map can find every pointer of a block without the code that made it: tracing
-//! recovery (RAL-2: maps are filter functions written as data), relocation, and `check` do.
+//! these conditions, there are `count` pointers, `stride` bytes apart, from `offset` on". With the
+//! map, a program can find every pointer of a block without the code that made it. Tracing recovery
+//! (RAL-2: maps are filter functions written as data), relocation and `check` do that.
 //!
-//! Fields and variants are in the record for another reason: two programs agree on a type exactly
-//! if their records are equal. A compiler may lay out a plain Rust structure as it likes, and a
-//! program may change a type without changing its name; either way a field moves, appears or
-//! changes its type, so the records differ and the store refuses, with [`TypeRecord::differences`]
-//! to say where.
+//! Fields and variants are in the record too: two programs agree on a type exactly if their records
+//! are equal. A compiler may lay out a plain Rust structure as it likes, and a program may change a
+//! type and keep its name. Either way a field moves, appears or changes its type. Then the records
+//! differ and the store refuses; [`TypeRecord::differences`] says where.
 
 use crate::id::TypeId;
 use crate::pointer::PointerKind;

@@ -1,8 +1,8 @@
-//! Which bytes are a value of a type, as far as records tell ([`TypeRecord`]).
+//! Says which bytes are a value of a type, as far as records tell ([`TypeRecord`]).
 //!
-//! Some types have bytes that are no value: a `bool` is 0 or 1, a `char` a character, a `NonZero`
-//! and a `Ptr` not 0, and an enum has the discriminant of one of its variants. Records say which
-//! types a value is made of, down to those, so they say which bytes must stand where:
+//! Some bytes are no value of their type: a `bool` is 0 or 1, a `char` a character, a `NonZero` and
+//! a `Ptr` not 0, and an enum has the discriminant of one of its variants. Records say which types
+//! a value is made of, down to those:
 //!
 //! * *A field* has a type id. Those of built-in types are fixed; a declared type has a record of
 //!   its own.
@@ -17,9 +17,9 @@
 //!
 //! What records do not tell is not judged: a type without a record, an array of such a type.
 //!
-//! Records may be untrue, and any bytes may stand in a block. *Bounds:* nothing outside a block is
-//! looked at. The rules of a true record concern disjoint bytes, so a type with more rules than
-//! bytes is left out, and one run over a value does at most one step a byte.
+//! *Bounds.* Records may be untrue, and a block may hold any bytes. Nothing outside a block is
+//! read. The rules of a true record concern disjoint bytes, so a type with more rules than bytes is
+//! left out, and one run over a value does at most one step a byte.
 
 use crate::id::TypeId;
 use crate::types::{FieldRecord, TypeRecord};

@@ -1,13 +1,12 @@
-//! Logs: what a transaction writes before it changes data, and how any process that may write the
-//! data recovers from it after a crash (PUD-2, PUD-4).
+//! Logs: a transaction writes them before it changes data, and any process that may write the data
+//! recovers from them after a crash (PUD-2, PUD-4).
 //!
-//! [`writer`] appends entries and moves the sequence range; [`scan`] reads a log, believing
-//! nothing; [`mod@replay`] decides what a crash interrupted and rolls back or forward. Replay knows
-//! addresses, bytes and bits, and nothing of transactions' meaning, types or applications: that is
-//! what lets any program recover any other's data.
+//! [`writer`] appends entries and moves the sequence range. [`scan`] reads a log and believes
+//! nothing. [`mod@replay`] decides what a crash interrupted, and rolls back or forward. Replay
+//! knows addresses, bytes and bits; it knows no transaction's meaning, no types and no application.
+//! So any program can recover any other's data.
 //!
-//! The format is in [`cenote_layout::log`]; the protocol of commit, with its states, in
-//! `cenote-tx`.
+//! [`cenote_layout::log`] has the format, `cenote-tx` the protocol of commit with its states.
 
 pub mod body;
 mod damage;

@@ -1,28 +1,30 @@
-//! Appending to a log.
+//! Appends to a log.
 //!
 //! Invariants of a [`LogWriter`]:
 //!
 //! * it is the only writer of its log;
-//! * between transactions the log's range is `running(base)` and no entry of `base` exists anywhere
-//!   in the log; what is in memory of it may be ahead of what is durable by one transaction, never
-//!   by two;
+//! * between transactions the log's range is `running(base)`, and no entry of `base` exists
+//!   anywhere in the log; the range in memory may be ahead of the durable one by one transaction,
+//!   never by two;
 //! * entries of the transaction in progress stand one after the other from the start of half `(base
 //!   / 4) & 1`, numbered from 0, through further segments where an [`EntryKind::Jump`] says so;
 //! * an entry's bytes are stored before the tail word counts it;
 //! * a jump, and everything before it, is durable before the overflow word names it: a further
 //!   segment costs one fence.
 //!
-//! Entries are streamed past the cache at `power` (a log is written once and read only after a
-//! crash). The next fence makes them durable, issued where that is needed. The writer counts how
-//! many are not durable yet (`EntryHeader::unfenced`): so recovery tells a torn end from damage.
+//! At `power`, entries are streamed past the cache: a log is written once and read only after a
+//! crash. The next fence makes them durable; it is issued where that is needed. The writer counts
+//! how many are not durable yet (`EntryHeader::unfenced`), so recovery tells a torn end from
+//! damage.
 //!
 //! # Pages of the log that are lost
 //!
-//! A store into a page that is lost (its file was cut short, its device fails) goes to memory that
-//! takes the page's place ([`SegmentSource::lost`]). So after each store on which a later one
-//! relies, the writer asks whether a page was lost, and if so it says [`LogError::Lost`]: an entry
-//! that it gives back stands in the file. One load; what it says of one log of a session holds for
-//! all of them, because a range that another log left to a later fence may be in the lost page.
+//! A page is lost when its file was cut short or its device fails. A store into it goes to memory
+//! that takes the page's place ([`SegmentSource::lost`]). So after each store on which a later one
+//! relies, the writer asks whether a page was lost, which costs one load. If so, it returns
+//! [`LogError::Lost`]: an entry that it returns stands in the file. The answer for one log of a
+//! session holds for all of them, because a range that another log left to a later fence may be in
+//! the lost page.
 
 mod segments;
 

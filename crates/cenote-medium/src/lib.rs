@@ -1,27 +1,27 @@
 //! Where a store lies, and how a store into memory becomes durable there.
 //!
 //! A *medium* is a directory of control files and puddle files. Control files are read and written
-//! by position; puddle files are mapped into the store's window. [`Medium`] is the seam between the
-//! two kinds there are: [`RealMedium`], a directory of this machine on whatever file system it
-//! lies, and the simulated medium of module `sim`, which runs production code unchanged and can say
-//! what any crash would leave behind.
+//! by position; puddle files are mapped into the store's window. [`Medium`] is the interface.
 //!
-//! [`Persistence`] is the hot path: a two-byte value that says how the stores into one medium are
-//! made durable at one [`Durability`] level. At `process` it executes no flush and no fence;
+//! | medium | is |
+//! | --- | --- |
+//! | [`RealMedium`] | a directory of this machine, on any file system |
+//! | `sim` | simulated: runs production code unchanged, says what any crash would leave |
+//! | [`GrantedMedium`] | no directory: it maps files that another process opened and handed over |
+//!
+//! [`Persistence`] is the hot path: a two-byte value that says how stores into one medium are made
+//! durable at one [`Durability`] level. At `process` it executes no flush and no fence;
 //! [`counters`] proves it.
-//!
-//! A third, [`GrantedMedium`], has no directory: it maps files that another process opened and
-//! handed over.
 //!
 //! Invariants:
 //!
 //! * Every error is a typed [`MediumError`] that names the operation, the file and what to do.
 //!   Nothing here panics on what the caller, the medium or the system does.
-//! * Space is taken when a file is created ([`Medium::create`]), so that a full disk is an error of
-//!   that call and never a `SIGBUS` from a store.
+//! * A file gets its space when it is created ([`Medium::create`]). So a full disk is an error of
+//!   that call and never a `SIGBUS` of a store.
 //! * A file is mapped only if it is long enough, and only inside a window that the medium reserved.
-//! * A file is changed only by its owner ([`OwnedMedium`]): elsewhere that takes `unsafe`.
-//! * A read-only medium is never written to, not even to find out what it is.
+//! * A file is changed only by its owner ([`OwnedMedium`]); all other code needs `unsafe` for that.
+//! * A read-only medium is never written to, not even to learn its kind.
 
 pub mod counters;
 mod error;

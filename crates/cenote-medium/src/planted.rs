@@ -1,10 +1,10 @@
 //! Planted bugs: deliberate faults that the tests must find (CONTRIBUTING.md, "Planted bugs").
 //!
-//! Production code asks [`planted`] at the places where a fault would be plausible. Without the
-//! feature `planted-bugs` the answer is the constant `false` and the question costs nothing. With
-//! it, a test plants one bug in its own thread, and shows that crash enumeration, or another named
-//! test, turns red. The same feature lets a test see the moments between the stores of an update
-//! ([`reach`]), and refuse blocks as a full pool does ([`is_refused`]).
+//! Production code asks [`planted`] where a fault would be plausible. Without the feature
+//! `planted-bugs` the answer is the constant `false` and costs nothing. With it, a test plants one
+//! bug in its own thread, and shows that crash enumeration, or another named test, fails. The same
+//! feature lets a test see the moments between the stores of an update ([`reach`]), and refuse
+//! blocks as a full pool does ([`is_refused`]).
 
 mod logged;
 mod steps;

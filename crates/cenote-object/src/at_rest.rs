@@ -3,14 +3,13 @@
 //!
 //! The primary holds *sealed* pages, and behind them the regions of the protection: header, side
 //! data, tree. An attached object's memory ([`View`]) is filled from them page by page as it is
-//! touched, so that attaching costs the same for any size; that of a small object is filled at
-//! once, which costs less than its faults would (decision 82). Both, and what a psync of sealed
-//! pages puts into its record, are those of `cenote-sealed`; the states are those of this crate's
-//! front page.
+//! touched, so attaching costs the same for any size. That of a small object is filled at once,
+//! which costs less than its faults would (decision 82). `cenote-sealed` has both, and the record
+//! of a psync of sealed pages; this crate's front page has the states.
 //!
-//! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what
-//! was not is gone. So the paper's states DP, ES, EP and CE, in which its kernel decrypts and
-//! encrypts whole objects, are never entered, and no attach waits for a detach.
+//! **Detach** encrypts and hashes nothing: psynced pages are sealed already, and other stores are
+//! gone. So the paper's states DP, ES, EP and CE, in which its kernel decrypts and encrypts whole
+//! objects, are never entered, and no attach waits for a detach.
 
 pub(crate) use cenote_sealed::{Source, View, verify};
 

@@ -1,5 +1,5 @@
-//! An attached object: its memory, and `psync`, which makes what was stored there durable. The
-//! states of a psync are on the crate's front page; this module goes through them.
+//! An attached object: its memory, and `psync`, which makes stores there durable. The crate's front
+//! page has the states of a psync; this module goes through them.
 
 use crate::at_rest::{self, View, not_copied};
 use crate::dirty::{Mechanism, Tracker};

@@ -3,8 +3,8 @@
 //!
 //! The journal and the primaries of such a copy are of different moments, so a primary may hold a
 //! part of a psync whose record the copy does not have. An object with a hash tree shows that: all
-//! of its pages are verified. Of another object nothing can be said: it is refused, unless the
-//! caller takes the store as it is ([`PowerLossPolicy::AsIs`]).
+//! of its pages are verified. Another object cannot show it: it is refused, unless the caller takes
+//! the store as it is ([`PowerLossPolicy::AsIs`]).
 //!
 //! Through a daemon, which has no keys, the client verifies: the daemon says which objects are
 //! unchecked when it attaches one, and the client looks at all pages before its caller has it, once

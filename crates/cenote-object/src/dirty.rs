@@ -1,4 +1,4 @@
-//! Which pages of a shadow were written, without the application's help (PMO-5).
+//! Finds the pages of a shadow that were written, without the application's help (PMO-5).
 //!
 //! | mechanism | a first store into a page costs | finding the pages |
 //! | --- | --- | --- |

@@ -1,4 +1,4 @@
-//! What can go wrong with objects, with the error number of the paper where it names one.
+//! Errors of objects, with the error number of the paper where it names one.
 
 use crate::dirty::Mechanism;
 use cenote_atrest::{AtRestError, PageFault};

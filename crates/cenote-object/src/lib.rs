@@ -3,10 +3,10 @@
 //!
 //! An object is one contiguous puddle without a heap, at an address of the store's window that
 //! nothing else has. A writer that attaches it gets a *shadow*: a private view of the object's
-//! file, the *primary*. Stores go into the shadow and nowhere else. [`Attached::psync`] makes all
-//! stores since the last psync durable together; after a crash the primary has the state of the
-//! last psync. **Stores that were not psynced are gone when the object is detached or dropped, and
-//! after a crash.**
+//! file, the *primary*. Stores go into the shadow only. [`Attached::psync`] makes all stores since
+//! the last psync durable together; after a crash the primary has the state of the last psync.
+//! **Stores that were not psynced are gone when the object is detached or dropped, and after a
+//! crash.**
 //!
 //! | concern | file or crate |
 //! | --- | --- |
@@ -25,8 +25,8 @@
 //!
 //! # The states, and what commits
 //!
-//! The paper's states (Figure 5), with what makes a file system do what its kernel did in memory:
-//! the paper's durable shadow is here a record in a *journal*, which all objects of a store share.
+//! The paper's states (Figure 5), over a file system. The paper's kernel has a durable shadow in
+//! memory; here a record in a *journal* takes its place, which all objects of a store share.
 //!
 //! | state | the medium has | the truth |
 //! | --- | --- | --- |
@@ -51,40 +51,40 @@
 //!    contents, and a commit record at its end.
 //! 3. P to C. The journal is synced: **this sync commits**. One sync serves every psync whose
 //!    record was written before it began. Then psync returns.
-//! 4. C to W. Off the caller's path the runs are written to the primary, without a sync. A psync
-//!    that compares with the primary before that sees it with the record laid over it. Work that
-//!    needs the file itself (a detach, a snapshot) waits for this step.
-//! 5. Some time later the primary is synced; only then may the record's space be used again.
+//! 4. C to W. Another thread writes the runs to the primary, without a sync. Until then, a psync
+//!    that compares with the primary lays the record over it. Work that needs the file itself (a
+//!    detach, a snapshot) waits for this step.
+//! 5. Later the primary is synced. Only then the record's space may be used again.
 //!
 //! Why that is enough:
 //!
-//! * *Before 3 has completed* the primary is untouched, so it is what the previous psync left
-//!   (itself perhaps in state C). A part of the record may be on the medium in any order and torn
-//!   anywhere. It passes for a record only if header, tables, data and commit record are all there,
-//!   by their checksums; then the psync that was in flight happened, which is allowed.
+//! * *Before 3 has completed* the primary is as the previous psync left it (itself perhaps in state
+//!   C). Parts of the record may be on the medium in any order, torn anywhere. It counts only if
+//!   header, tables, data and commit record are all there, by their checksums; then the psync that
+//!   was in flight happened, which is allowed.
 //! * *After 3* the record is whole on the medium until its space is reused. Recovery writes all of
 //!   it over the primary. It holds absolute contents, so it does not matter which part of 4 had
 //!   happened, nor how often recovery is interrupted.
-//! * *Between the two* either may be the case, and nothing was acknowledged.
-//! * *Order.* Records of one object are applied in the order of its psyncs, by one thread at a
-//!   time, and records are replayed in the order of their numbers, from one whose contents are
-//!   certainly in the primaries. Two records of one object are never applied the other way round.
-//!   A psync compares with the contents that the one before it committed, applied or not: the
-//!   argument is in `apply.rs` of `cenote-journal`.
+//! * *While 3 runs* either may be the case, and nothing is acknowledged yet.
+//! * *Order.* One thread at a time applies records of one object, in the order of its psyncs.
+//!   Recovery replays records in the order of their numbers, from one whose contents are certainly
+//!   in the primaries. So two records of one object are never applied the other way round. A psync
+//!   compares with the contents that the one before it committed, applied or not: `apply.rs` of
+//!   `cenote-journal` has the argument.
 //! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was
 //!   applied, every primary that they changed was synced (5), the journal's header says so, and
-//!   every record in the other half is durable. So at any time the records since the last reuse are
-//!   there without a gap, and recovery can tell a record that was never acknowledged (nothing after
-//!   it relies on it) from one that was and is damaged: every record says up to which number
-//!   records were durable when it was written. Damage is reported, never guessed around.
+//!   every record in the other half is durable. So the records since the last reuse are always
+//!   there without a gap. Each record says up to which number records were durable when it was
+//!   written. So recovery tells a record that was never acknowledged (nothing after it relies on
+//!   it) from a damaged one that was. It reports damage and never guesses.
 //! * *Sessions.* A record that recovery dropped may lie whole behind a torn one. Records carry the
-//!   number of their session and the checksum of the record before them, so it never follows a
+//!   number of their session and the checksum of the record before them. So it never follows a
 //!   record of a later session.
 //! * *A write that fails* before 3 (a full disk, an I/O error): the head of the record is
-//!   overwritten with zeros and the psync fails; the object is as it was, the shadow keeps its
-//!   stores, and the next psync has them all. If not even that can be written, the store is
+//!   overwritten with zeros and the psync fails. The object is as before, the shadow keeps its
+//!   stores, and the next psync has them all. If the zeros cannot be written, the store is
 //!   poisoned. *A sync that fails* (3 or 5), or a primary that cannot be written (4), poisons the
-//!   store: nothing is acknowledged any more, and the next open recovers.
+//!   store: nothing more is acknowledged, and the next open recovers.
 //!
 //! **Recovery** (`Objects::open`):
 //!
@@ -94,31 +94,35 @@
 //! 3. The journal's header says, under a new epoch, that all of it is there: **the sync of that
 //!    header commits the recovery**.
 //!
-//! After a crash before that sync it starts again at 1 and does the same. A store that is open
-//! read-only gets the records laid over private pages, and no file is written.
+//! A crash before that sync starts again at 1 and ends the same. A store that is open read-only
+//! lays the records over private pages and writes no file.
 //!
 //! **Growth.** A psync that is larger than a half waits until the journal holds nothing that a
-//! primary needs; a larger file is made, synced and **renamed over the journal, which commits**. If
-//! there is no space for it the psync fails and nothing has changed.
+//! primary needs. A larger file is made, synced and **renamed over the journal, which commits**.
+//! Without space for it the psync fails and nothing has changed.
 //!
-//! On tmpfs there is nothing to sync: the same states, the same files, and no sync is executed. On
-//! DAX the journal and the primaries are written by the file system's calls, whose sync is a flush
-//! and a fence of what they wrote.
+//! On tmpfs, states and files are the same, and no sync is executed. On DAX, the file system's
+//! calls write the journal and the primaries, and their sync flushes and fences what they wrote.
 //!
 //! # Who may attach
 //!
-//! One writer or many readers. An embedded store is open for writing in one process, or for reading
-//! in many; its lock decides, and a process that dies loses it. Inside a process the rule holds for
-//! each object. Through a daemon it holds for each object between processes: the daemon records who
-//! has it attached (`hosted.rs`), and an attach of an object that a dead process had waits until
-//! that is settled. A refusal is [`ObjectError::Busy`] (`EAGAIN`), with the holder's process; a
-//! missing permission is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot
-//! id and process of its writer, and [`Attached::found`] tells the next writer how that one ended.
+//! One writer or many readers.
+//!
+//! | where | rule |
+//! | --- | --- |
+//! | an embedded store | its lock: one process writes, or many read; a dead process loses it |
+//! | inside a process | for each object |
+//! | through a daemon | for each object, between processes; `hosted.rs` has the holders |
+//!
+//! There an attach of an object that a dead process had waits until its end is settled.
+//! A refusal is [`ObjectError::Busy`] (`EAGAIN`), with the holder's process; a missing permission
+//! is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot id and process of
+//! its writer, and [`Attached::found`] tells the next writer how that one ended.
 //!
 //! # Writers during psync
 //!
-//! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Code that stores through raw
-//! pointers promises the same: no store into the object while one of its psyncs runs.
+//! `psync` takes `&mut`: safe code stores nothing meanwhile. Code that stores through raw pointers
+//! must not store into the object while one of its psyncs runs.
 
 mod at_rest;
 mod attached;

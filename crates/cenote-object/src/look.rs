@@ -1,4 +1,4 @@
-//! Looking an object up by its name while other threads remove and restore objects.
+//! Looks an object up by its name while other threads remove and restore objects.
 //!
 //! A look has two steps: the catalog says where the object is, and its file is read there. Between
 //! them another thread may remove the object, and restore it. So:

@@ -1,8 +1,8 @@
-//! Files of objects without protection are marked before they are written.
+//! Marks files of objects without protection before they are written.
 //!
-//! A protected object shows by itself what is of another moment. Another one has a stamp in its
-//! puddle's header, as files of unprotected pools have (`stamps.rs` of `cenote-store`). It is the
-//! primary that is copied and put back, and its stamp says:
+//! A protected object by itself shows a file of another moment. Any other has a stamp in its
+//! puddle's header, as files of unprotected pools have (`stamps.rs` of `cenote-store`). The primary
+//! is copied and put back; its stamp says:
 //!
 //! | | stamp |
 //! | --- | --- |
@@ -17,8 +17,8 @@
 //! The store's close syncs the file. **Its superblock's sync commits**: until then the era is
 //! accepted, and so are its seals.
 //!
-//! Compared wherever an object's file is looked at before it is used ([`Store::verify_object`]):
-//! attach, snapshot, replay, what a daemon hands out; and by a look at all files, and a backup.
+//! Compared by all that looks at an object's file before it is used ([`Store::verify_object`]):
+//! attach, snapshot, replay, a grant by a daemon; and by a look at all files, and a backup.
 //!
 //! The header's state is no such stamp: a session that is killed leaves "attached for writing", and
 //! sessions that do not use the object close the store properly after it.

@@ -1,10 +1,10 @@
 //! The objects of a store: creating, finding, attaching and removing them, and copies of them.
 //!
-//! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there
-//! is one journal and one table of attachments, however often [`Objects::open`] is called. A call
-//! that opens the objects of one store never holds a handle of another, not even for a moment:
-//! closing that other store would find it in use. A call that opens them while the last handle goes
-//! waits until that has written what it has to write.
+//! Invariant: in a process, one [`Shared`] answers for all objects of an open store. So there is
+//! one journal and one table of attachments, however often [`Objects::open`] is called. A call that
+//! opens the objects of one store never holds a handle of another, not even for a moment: closing
+//! that other store would find it in use. A call that opens them while the last handle goes waits
+//! until that has finished its writes.
 
 use crate::at_rest;
 use crate::attached::Attached;

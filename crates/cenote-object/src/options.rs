@@ -1,4 +1,4 @@
-//! What the caller decides.
+//! Options for objects.
 
 use crate::dirty::Mechanism;
 use cenote_atrest::Mode;

@@ -1,9 +1,9 @@
-//! What all handles of one store's objects share: the journal, the table of attachments, and what
-//! recovery found.
+//! The state that all handles of one store's objects share: the journal, the table of attachments,
+//! and the findings of recovery.
 //!
-//! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is
-//! given back; a writer is alone there. The journal is made when the first object is, and
-//! recovery goes through it before there is a handle.
+//! Invariant: an attached object has an entry in [`Shared::uses`] until its memory is given back; a
+//! writer is alone there. The journal is made when the first object is, and recovery goes through
+//! it before there is a handle.
 
 use crate::door::Door;
 use crate::error::ObjectError;

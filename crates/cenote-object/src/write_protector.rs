@@ -1,5 +1,5 @@
-//! Pages that stay open after a psync: a thread protects them against stores again, while no
-//! program waits for it.
+//! Protects pages that stay open after a psync against stores again, in a thread that no program
+//! waits for.
 //!
 //! To protect a page costs microseconds, most of a psync of scattered pages: each is a mapping that
 //! is split or joined, or a range of addresses whose translations are forgotten. So a psync leaves

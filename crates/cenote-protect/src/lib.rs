@@ -1,10 +1,10 @@
-//! The one owner of page rights: every change of what may be done with a page goes through here.
+//! Owns page rights: every change of what may be done with a page goes through here.
 //!
 //! A range of addresses has an [`Owner`] for each purpose that it serves. An owner says of each
 //! page what it allows: nothing, loads, or loads and stores ([`Right`]). Rules:
 //!
-//! 1. A page has the right that *all* its owners allow: the least of theirs. No owner gives back
-//!    what another one denies.
+//! 1. A page has the least right that *all* its owners allow. No owner gives back what another
+//!    denies.
 //! 2. Nothing else changes page rights: `scripts/layers.sh` finds a call of
 //!    [`cenote_sys::memory::protect`] outside this crate, `cenote-sys` and the simulated medium.
 //! 3. A fault is explained from the same table ([`explain()`]): which range the address lies in.
@@ -23,34 +23,33 @@
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \
 //! stray store, which would damage the heap |
 //!
-//! A range that the kernel maps read-only, with nothing laid over it, needs no owner: no right of
-//! it changes. Nor do pages that userfaultfd protects: its marks lie in page tables beside the
-//! rights, and no change here takes one away.
+//! No owner is needed for a range that the kernel maps read-only with nothing laid over it, because
+//! its rights never change. Nor for pages that userfaultfd protects: its marks lie in page tables
+//! beside the rights, and no change here takes one away.
 //!
 //! # What it costs
 //!
-//! An owner that is alone in its range changes rights by the one system call that it takes, beside
-//! two loads: no lock, no locked instruction. Only where owners overlap, a change takes the lock of
-//! rights, with signals blocked, and asks each of them ([`Rights`]).
+//! An owner that is alone in its range changes rights by one system call and two loads: no lock, no
+//! locked instruction. Where owners overlap, a change takes the lock of rights, with signals
+//! blocked, and asks each of them ([`Rights`]).
 //!
 //! # The argument
 //!
 //! *Two owners of a page.* Each changes its own state first (it takes or sets a note, say), and
 //! then calls [`Owner::set`]. Under the lock, that gives the page the least of the wanted right and
-//! what the other owners' states allow. Whichever comes last has seen both states: so the page has
-//! the least of them, in every order.
+//! of what the other owners' states allow. The last call has seen all states, so the page has the
+//! least of them, in every order.
 //!
-//! *An owner that comes while another one is alone.* That one looks whether it is alone before its
-//! system call, and again after. Calls that change rights exclude each other in the kernel. If it
-//! finds nothing the second time, its change came before the first one of the new owner. If it
-//! finds the new owner, it repeats the change under the lock. In between, a page may have more than
-//! the new owner allows. So register an owner before the range is in use by others, if it relies on
-//! what it denies from the first moment on.
+//! *An owner B comes while A is alone.* A looks whether it is alone before its system call, and
+//! again after. Calls that change rights exclude each other in the kernel. If A is still alone the
+//! second time, its change came before B's first one. If not, A repeats the change under the lock.
+//! In between, a page may have more than B allows. So an owner that relies on its denials from the
+//! first moment must register before the range is in use by others.
 //!
-//! *A fault handler* may change rights and explain faults. The lock of rights is held with all
-//! signals blocked, by code that touches no memory of a range. So the thread of a handler never
-//! holds it, and waits for another thread at most. [`explain()`] takes no lock: it copies an entry,
-//! and drops the copy if the entry changed meanwhile.
+//! *A fault handler* may change rights and explain faults. Code that holds the lock of rights has
+//! all signals blocked and touches no memory of a range. So the thread of a handler never holds the
+//! lock; at most it waits for another thread. [`explain()`] takes no lock: it copies an entry, and
+//! drops the copy if the entry changed meanwhile.
 
 pub mod dirty_bitmap;
 mod explain;

@@ -1,22 +1,21 @@
-//! Defines what a daemon and its clients say to each other (PUD-1; Puddles paper, 4.3 and Table 3).
+//! Defines the messages between a daemon and its clients (PUD-1; Puddles paper, 4.3 and Table 3).
 //!
-//! One message is one packet of a UNIX-domain socket of type `SOCK_SEQPACKET`, so that none is ever
-//! half there, and descriptors come with the message that they belong to. A packet is a header of
-//! 16 bytes and a body in the encoding of postcard:
+//! One message is one packet of a UNIX-domain socket of type `SOCK_SEQPACKET`: no message is ever
+//! half there, and descriptors come with their message. A packet is a header of 16 bytes and a body
+//! in the encoding of postcard:
 //!
 //! ```text
 //!  0  magic     u32   "CNTE"
-//!  4  version   u16   of the sender; a daemon answers what it understands, and names its own
-//!                     to others
+//!  4  version   u16   of the sender; a daemon refuses any other than its own, and names both
 //!  6  zero      u16
 //!  8  number    u32   of the request; its reply has the same
 //! 12  len       u32   bytes of the body: as many as follow
 //! ```
 //!
-//! Nothing here is believed because of who sent it: a packet of [`MESSAGE_LEN_MAX`] bytes at most
-//! is decoded without taking more memory than a few times its length, and what does not fit the
-//! format, to its last byte, is a [`DecodeError`]. Whether what it says may be done is for the
-//! receiver to judge. There is no `unsafe` code.
+//! No sender is believed. A packet has at most [`MESSAGE_LEN_MAX`] bytes, and decoding takes at
+//! most a few times its length of memory. A packet that does not fit the format, to its last byte,
+//! is a [`DecodeError`]. The receiver judges whether a request may be done. There is no `unsafe`
+//! code.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Defines the messages, and their bytes.
+//! The messages, and their bytes.
 
 mod reply;
 

@@ -1,8 +1,8 @@
 //! `cenote-recover DIR [--json]`: recovers a store, and ends.
 //!
-//! Opening a store for writing recovers it. This program does that and nothing else. No crate that
-//! it is linked with knows heaps, transactions or applications: logs hold all that replay needs
-//! (PUD-2). The program that built the data need not run, nor be installed.
+//! Opening a store for writing recovers it; this program does nothing else. No crate that it is
+//! linked with knows heaps, transactions or applications: logs hold all that replay needs (PUD-2).
+//! The program that built the data need not run, nor be installed.
 //!
 //! A kill at any instruction is safe: the next recovery begins where the data stand.
 

@@ -1,5 +1,5 @@
-//! Location independence (PUD-8; Puddles paper, 3.3 and 4.2): the pointers of a puddle that has
-//! moved, found by pointer maps alone and made right.
+//! Location independence (PUD-8; Puddles paper, 3.3 and 4.2): finds the pointers of a puddle that
+//! has moved, by pointer maps alone, and makes them right.
 //!
 //! | part | decides |
 //! | --- | --- |
@@ -9,19 +9,18 @@
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
 //! ([`image`]). The store calls it, as [`PointerRewriter`], when a thread touches a pending puddle.
-//! A store that is opened with it (`OpenOptions::relocation`, which crate `cenote` fills in)
-//! rewrites at the first touch; no application's code is involved.
+//! No application's code is involved. `OpenOptions::relocation` has the rewriter; crate `cenote`
+//! sets it.
 //!
-//! What is to become part of a store goes through [`cenote_store::Store::begin_import`]; a copy
-//! inside a store is [`cenote_store::Store::clone_pool`], new addresses are
-//! [`cenote_store::Store::randomize_pool`].
+//! [`cenote_store::Store::begin_import`] takes foreign puddles in,
+//! [`cenote_store::Store::clone_pool`] copies inside a store, and
+//! [`cenote_store::Store::randomize_pool`] gives new addresses.
 //!
 //! # What is rewritten
 //!
-//! * **Native pointers**, with or without tag bits, wherever a type's pointer map says that there
-//!   is one, in arrays and in the variant of an enum that is there; to the start of a block, into
-//!   one, one past its end; to any pool of the same import. One to a pool that did not move is
-//!   kept.
+//! * **Native pointers**, with or without tag bits, wherever a type's pointer map has one: in
+//!   arrays and in the variant of an enum that is there; to the start of a block, into one, one
+//!   past its end; to any pool of the same import. One to a pool that did not move stays.
 //! * **Off-holders** whose place and target moved by different distances. The others are right
 //!   already.
 //! * **Region pointers** to pools that have another number.
@@ -31,10 +30,10 @@
 //!
 //! Words that may be pointers or numbers, which only a program can tell: in blocks without a type,
 //! and where a type says that a word *may* be a pointer (`PointerKind::PERHAPS`, for types with a
-//! filter function). To change a number would corrupt data, so these words stay as they are. Those
-//! that look like pointers to what moved are counted
-//! ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). A pool that has such words is
-//! for programs that put them right, or for import where its addresses are free.
+//! filter function). To change a number would corrupt data, so these words stay. Those that look
+//! like pointers to what moved are counted
+//! ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). Use a pool with such words where a
+//! program corrects them, or import it where its addresses are free.
 
 pub mod archiving;
 pub mod image;

@@ -1,34 +1,37 @@
-//! Memory whose file is sealed: pages that appear, verified and decrypted, when they are first
-//! touched (PMO-7, PMO-8, PMO-9), and what a psync of them puts into a record. Objects that are
-//! protected at rest use it, and the puddles of pools that are.
+//! Memory whose file is sealed (PMO-7, PMO-8, PMO-9): pages appear, verified and decrypted, when
+//! they are first touched, and a psync seals them into a record. Objects and pools that are
+//! protected at rest use it.
 //!
 //! A *sealed file* holds, from some offset on, pages as [`cenote_atrest`] seals them, and behind
-//! them the regions of the protection: header, side data, tree. [`Source`] reads it, with what is
-//! committed and not yet written laid over it; [`View`] is the memory; [`seal`] is what a psync
-//! does to the pages that were stored into; [`verify`] looks at every page.
+//! them the regions of the protection: header, side data, tree.
+//!
+//! | part | does |
+//! | --- | --- |
+//! | [`Source`] | reads the file, with what is committed and not yet written laid over it |
+//! | [`View`] | is the memory |
+//! | [`seal`] | seals the pages that were stored into, for a psync |
+//! | [`verify`] | checks every page |
 //!
 //! # A psync of sealed pages
 //!
-//! What a record holds differs from that of plain pages: pages are sealed in the copy that is taken
-//! of them, and the record has the sealed pages' lines, their side data, the nodes of the tree
-//! above them, and the header with the new root, all as lines of one file. So **the sync of the
-//! journal that commits a psync commits all of it**, in the same single flush of the device, and
-//! recovery needs no key: it copies lines.
+//! The record holds the lines of the sealed pages, their side data, the nodes of the tree above
+//! them, and the header with the new root, all as lines of one file. So **the sync of the journal
+//! that commits a psync commits all of it**, in the same single flush of the device. Recovery needs
+//! no key: it copies lines.
 //!
-//! 1. Pages that were stored into are copied and sealed. With XTS, or without encryption, lines are
-//!    compared with the primary: what is equal is sealed to what is there. In authenticated mode a
-//!    page has a new nonce each time, and is written whole.
-//! 2. [`cenote_atrest::Protection::prepare`] works out nodes and header. It changes nothing, so
-//!    that a psync that fails leaves nothing behind.
+//! 1. Pages that were stored into are copied, and sealed in the copy. With XTS, or without
+//!    encryption, lines are compared with the primary: equal lines are sealed to equal bytes. In
+//!    authenticated mode a page has a new nonce each time, and is written whole.
+//! 2. [`cenote_atrest::Protection::prepare`] computes nodes and header. It changes nothing, so a
+//!    psync that fails leaves nothing behind.
 //! 3. The record is appended, and made durable.
 //! 4. [`cenote_atrest::Protection::commit`]: from now on pages are checked against the new root.
 //!    Before that they are checked against the old one, by nodes that are still those of the
 //!    primary.
-//! 5. The record is applied, later. What is read from the primary until then is read with the
-//!    record laid over it.
+//! 5. The record is applied, later. Until then, reads of the primary lay the record over it.
 //!
-//! Plaintext is in this process's memory and nowhere else: sealed is what the copy becomes before
-//! it is compared, journalled or written.
+//! Plaintext is in this process's memory only: the copy is sealed before it is compared, journalled
+//! or written.
 
 mod anew;
 mod error;

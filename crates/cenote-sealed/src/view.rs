@@ -16,35 +16,41 @@
 //!   alias ([`DualMapping`]), and only then opened.
 //! * A page that may be written is noted (the argument of `cenote_protect::dirty_bitmap`).
 //! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It
-//!   goes with the process, so **what was not psynced is gone after SIGKILL**, as it is for an
-//!   object without protection. It is not locked, since a limit on locked memory is far below what
-//!   objects take: a machine that swaps should encrypt its swap space.
+//!   goes with the process, so **what was not psynced is gone after SIGKILL**, as for an object
+//!   without protection. It is not locked, because limits on locked memory are far below the size
+//!   of objects: a machine that swaps should encrypt its swap space.
 //!
 //! # Which thread fills pages
 //!
-//! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a
-//! fault does it on another one ([`alt_stack`]); without one it asks this view's *worker*, a
-//! thread ([`FaultWorker`]), and waits. Both take the lock of filling, those of the protection and
-//! those of the medium, and allocate; none of these locks is held by a thread that touches the
-//! object: this module copies through the alias, and protection and medium get copies. A page that
-//! is behind one that is loaded brings its neighbours along, up to 16: the thread that goes through
-//! an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a
-//! whole. A store into a closed page is one fault: what it brings along is opened for loads, the
-//! page itself for stores.
+//! Reading, hashing and decrypting need more stack than a signal handler has.
 //!
-//! *An object that is small enough* (8 pages; 32 where a page need not be hashed) is whole from the
-//! beginning: its pages are filled before any code is given the memory, which needs no alias, no
-//! handler and no worker then. Which of them were stored into is found by opening what was psynced
-//! last and comparing. If one cannot be filled, the object is as large ones are, so that the others
-//! can be read and the one is told by its number when it is touched.
+//! | thread | fills pages |
+//! | --- | --- |
+//! | the faulting one, where it has an alternate stack ([`alt_stack`]) | in the handler |
+//! | any other | by this view's *worker* ([`FaultWorker`]), for which the handler waits |
 //!
-//! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and
+//! Both take the lock of filling, those of the protection and those of the medium, and allocate. No
+//! thread that holds one of these locks touches the object: this module copies through the alias,
+//! and protection and medium get copies.
+//!
+//! A page behind a loaded one brings its neighbours along, up to 16: a thread that goes through an
+//! object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a
+//! whole. A store into a closed page is one fault: the page is opened for stores, its neighbours
+//! for loads.
+//!
+//! *A small object* (8 pages; 32 where a page need not be hashed) is whole from the beginning. Its
+//! pages are filled before any code gets the memory, which then needs no alias, no handler and no
+//! worker. A psync opens the last psynced pages and compares. If one page cannot be filled, the
+//! object is treated as a large one: the other pages can be read, and a touch of the bad one names
+//! its number.
+//!
+//! The kernel resolves no such fault for itself. A `write` of pages that were not touched yet, and
 //! a `read` into pages that were not stored into, fail with `EFAULT`. [`View::load`] opens pages
-//! beforehand; copy what is to be read in.
+//! beforehand; a `read` needs a buffer of its own.
 //!
-//! Pages are opened one by one, which makes mappings of the kernel's. When the process has many
+//! Pages are opened one by one, and each may cost the kernel a mapping. When the process has many
 //! (`cenote_sys::mappings`), or the kernel refuses one more, the 2 MiB around the page are filled
-//! and opened as a whole, and if that is too much, the whole object.
+//! and opened as a whole; if that is too much, the whole object.
 
 mod broken;
 mod filling;

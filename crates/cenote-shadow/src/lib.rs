@@ -2,9 +2,8 @@
 //! the journal and in a daemon's client.
 //!
 //! A psync makes what was stored into *shadows* durable in their *primaries*, all of it or nothing.
-//! Each shadow is a [`ShadowPart`]: an object, or a puddle of a pool. The engine takes the parts
-//! through the states; what a part is, how its written pages are found, and when writers are held,
-//! its own crate knows.
+//! Each shadow is a [`ShadowPart`]: an object, or a puddle of a pool. The engine takes the parts through
+//! the states. The crate of a part knows its form, finds its written pages, and holds its writers.
 //!
 //! | state | what has happened | by |
 //! | --- | --- | --- |
@@ -23,15 +22,13 @@
 //! # Invariants
 //!
 //! * A psync that ends before *durable* leaves its parts as they were: their pages are noted again
-//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, whatever
-//!   follows.
-//! * Numbers of a record's primaries are in the order in which parts got them. A part has one if
-//!   something of it has changed, or if [`ShadowPart::NAMES_ALL`] says so.
-//! * Headers of protections are the last lines of a record: what a part's header says may depend on
+//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, whatever follows.
+//! * A record numbers its primaries in the order in which parts got a number. A part has one if it
+//!   has changed, or if [`ShadowPart::NAMES_ALL`] says so.
+//! * Headers of protections are the last lines of a record, because a part's header may depend on
 //!   other parts.
 //!
-//! The arguments for why that is enough are on the front page of `cenote-object`, and in
-//! `cenote_store`'s module `psync`.
+//! The front page of `cenote-object` and `cenote_store`'s module `psync` argue why that is enough.
 
 mod commit;
 mod part;

@@ -1,4 +1,4 @@
-//! Which clients of an earlier daemon run still.
+//! Finds the clients of an earlier daemon that run still.
 //!
 //! A client goes on with its mappings when its daemon has ended. An opener must not replay the logs
 //! of a client that runs, nor map its pools. Two signs say that it runs:

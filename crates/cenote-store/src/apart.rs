@@ -1,4 +1,5 @@
-//! What the recovery of one client works on, while the store goes on: a [`Control`] of its own.
+//! The state that the recovery of one client works on while the store goes on: a [`Control`] of its
+//! own.
 
 use crate::kernel::catalog::Catalog;
 use crate::kernel::puddles::window::Space;

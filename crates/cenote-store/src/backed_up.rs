@@ -1,4 +1,4 @@
-//! What a backup did.
+//! The report of a backup.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::Damage;

@@ -3,19 +3,23 @@
 //! Invariant: the superblock says "clean" only if no log holds anything and every puddle file is
 //! synced.
 //!
-//! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
-//! synced; (2) a batch ends the leases and removes the client, **which commits the end of the
-//! leases**; (3) the journals that this session has opened are trimmed
-//! ([`crate::kernel::catalog::journals`]); (4) the superblock says "clean", that the catalog has
-//! this batch, and which headers those journals have: **its sync commits**; (5) its other copy says
-//! the same. A crash before (4) leaves a store that is recovered, with nothing to do. A journal
-//! that this session has not opened is as it was before it, recovered or not.
+//! States of a close:
+//!
+//! 1. Pools in shadowed mode are psynced, then the puddles of all leased pools synced.
+//! 2. A batch ends the leases and removes the client, **which commits the end of the leases**.
+//! 3. The journals that this session has opened are trimmed ([`crate::kernel::catalog::journals`]).
+//! 4. The superblock says "clean", that the catalog has this batch, and which headers those
+//!    journals have: **its sync commits**.
+//! 5. Its other copy says the same.
+//!
+//! A crash before 4 leaves a store that is recovered, with nothing to do. A journal that this
+//! session has not opened is as it was before it, recovered or not.
 //!
 //! *The journal of pools cannot be used.* Then this session has written no pool in shadowed mode,
-//! and holds those alone that it inherited from a session that was killed. They wait: nothing is
-//! psynced at (1), but their shadows are synced and sealed with the others, and the batch of (2)
-//! keeps the leases on them. So each later open finds them as this one did, until the journal is
-//! back, or is given up ([`crate::given_up`]): then the first psync compares all pages.
+//! and has only those that it inherited from a session that was killed. They wait: nothing is
+//! psynced at 1, their shadows are synced and sealed with the others, and the batch of 2 keeps the
+//! leases on them. So each later open finds them as this one did, until the journal is back, or is
+//! given up ([`crate::given_up`]): then the first psync compares all pages.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::{Control, Inner, Store};

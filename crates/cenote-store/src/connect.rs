@@ -1,4 +1,4 @@
-//! Opening a store as a client of the daemon that keeps it.
+//! Opens a store as a client of the daemon that keeps it.
 
 use crate::connection::Connection;
 use crate::daemon_api::{DaemonApi, Home};

@@ -1,4 +1,5 @@
-//! Who asks: a user with groups, what permissions of pools allow it, and how it changes them.
+//! The user who asks: user and groups, what the permissions of pools allow, and who may change
+//! these.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::Access;

@@ -1,4 +1,4 @@
-//! What a client asks the daemon that keeps its store, and what the daemon grants.
+//! The requests of a client to the daemon that keeps its store, and what the daemon grants.
 
 use crate::backed_up::BackedUp;
 use crate::credentials::PermissionChange;

@@ -1,10 +1,10 @@
-//! Files of an open store, looked at as a program's next open for writing looks at them.
+//! Looks at files of an open store as a program's next open for writing does.
 //!
-//! An open looks at what it needs: a read-only one at no primary and no journal, and a puddle's
-//! header is read when its pool is opened. [`Store::damaged_files`] looks at all of it, by the same
-//! functions, and changes nothing. Invariant: what makes a program's open of the store or of a pool
-//! fail because of a file is in its answer or in [`crate::OpenReport::damage`]; what needs a key is
-//! found when the pool is opened ([`crate::PoolHandle::damage`]).
+//! An open looks only at what it needs: a read-only one at no primary and no journal, and a
+//! puddle's header is read when its pool is opened. [`Store::damaged_files`] looks at all of it, by
+//! the same functions, and changes nothing. Invariant: if a file makes a program's open of the
+//! store or of a pool fail, it is in its answer or in [`crate::OpenReport::damage`]. Damage that
+//! only a key shows is found when the pool is opened ([`crate::PoolHandle::damage`]).
 
 use crate::kernel::catalog::journals::JournalOf;
 use crate::kernel::directory::exclusion;

@@ -1,4 +1,4 @@
-//! The pages in which a shadow and its primary differ.
+//! Finds the pages in which a shadow and its primary differ.
 
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::puddle::STAMP_AT;

@@ -1,4 +1,4 @@
-//! Psyncs of one pool follow each other, and what one did.
+//! Runs the psyncs of one pool one after the other, and keeps the result of each.
 
 use crate::kernel::puddles::locked::locked;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -1,10 +1,10 @@
-//! A journal of pools that the caller gives up ([`JournalPolicy::GiveUp`]): it was put back, is
-//! damaged, or is gone.
+//! Replaces a journal of pools that the caller gives up ([`JournalPolicy::GiveUp`]): it was put
+//! back, is damaged, or is gone.
 //!
-//! What psyncs it had is lost. A primary may hold a part of one, and where power failed a shadow
-//! becomes what its primary is. Where the store was closed, or its process died, shadows are whole,
-//! but which of the store's files are of another moment is not known. So every pool in shadowed
-//! mode may be torn, and values are shown again when a caller declares it whole.
+//! Its psyncs are lost. A primary may hold a part of one, and where power failed a shadow becomes a
+//! copy of its primary. If the store was closed, or its process died, shadows are whole, but which
+//! of the store's files are of another moment is not known. So every pool in shadowed mode may be
+//! torn, and shows values again when a caller declares it whole.
 //!
 //! # States
 //!

@@ -1,4 +1,4 @@
-//! A handle of a store that says what the store is, and gives no way to what is mapped.
+//! A handle of a store for programs: it answers questions, and gives no way to mapped memory.
 //!
 //! [`Store`] serves the layers above: some of its functions rely on what only these know (which
 //! process has an object attached, which blocks are values). [`Handle`] is for programs. Invariant:

@@ -1,9 +1,10 @@
-//! What committed psyncs say of a primary that cannot be written now (`cenote_layout::kept`).
+//! Keeps the lines of committed psyncs for a primary that cannot be written now
+//! (`cenote_layout::kept`).
 //!
 //! A record of the journal may be about several pools, because pools are psynced together. It is
-//! committed, so each of these pools goes on from it. Where one of their files is damaged, the
-//! others must not wait for it, and the journal is used again. So what it says of the damaged file
-//! is *kept* in a file of its own, `primary/<uuid>.kept`, and the pool is refused meanwhile.
+//! committed, so each of these pools goes on from it. If one of their files is damaged, the others
+//! must not wait for it, and the journal is used again. So the record's lines for the damaged file
+//! are *kept* in a file of its own, `primary/<uuid>.kept`, and the pool is refused meanwhile.
 //!
 //! # States
 //!

@@ -1,4 +1,4 @@
-//! What psyncs say of primaries that could not be written, in memory ([`crate::kept`]).
+//! Kept psyncs in memory: lines for primaries that could not be written ([`crate::kept`]).
 
 use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::puddles::verify::RESTORE;

@@ -1,4 +1,4 @@
-//! Mapping on first touch (PUD-10; Puddles paper, 4.4).
+//! Maps puddles on first touch (PUD-10; Puddles paper, 4.4).
 //!
 //! A pool's puddles are in the slot table as soon as the pool is open, and are mapped at the first
 //! touch. The touch faults, because the window is reserved without access; the resolver looks the

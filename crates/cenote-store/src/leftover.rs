@@ -1,4 +1,5 @@
-//! Files of puddles that no record names: which of them a crash of this store left, and may go.
+//! Judges files of puddles that no record names: which of them a crash of this store left, and may
+//! go.
 //!
 //! A store makes files before their records, and removes them after, so a crash leaves files
 //! without a record. But a directory may be mounted into another store, and a store be copied: then

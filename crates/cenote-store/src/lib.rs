@@ -10,21 +10,21 @@
 //! | primary/UUID | what the last psync of a pool in shadowed mode left | primaries, shadow |
 //! | journal.pools | psyncs that are not in all primaries yet | shadow, psync |
 //!
-//! A daemon has a store open and serves others (hosted_clients); what those have is the same
-//! [`Store`], without files of their own (connection.rs).
+//! A daemon has a store open and serves clients (hosted_clients). Each of them has the same
+//! [`Store`], without files of its own (connection.rs).
 //!
-//! The kernel names none of the modules above it (kernel/mod.rs). Each finds its own part of an
-//! open store by a slot (kernel/store/extensions.rs), and parts.rs lists all slots.
+//! The kernel names no module above it (kernel/mod.rs). Each of these finds its own part of an open
+//! store by a slot (kernel/store/extensions.rs), and parts.rs lists all slots.
 //!
 //! What holds at any time, and after any crash:
 //!
-//! * every puddle that the catalog names has a whole file: files come before their records and go
-//!   after them;
+//! * every puddle that the catalog names has a whole file: a file is made before its record and
+//!   removed after it;
 //! * a client writes only to pools that a lease record names, and its logs are in a log space that
-//!   a client record names, both durable before the first store: replay needs nothing else (PUD-2,
-//!   PUD-3);
+//!   a client record names. Both are durable before the first store, and replay needs nothing else
+//!   (PUD-2, PUD-3);
 //! * the superblock says "clean" only if no log holds anything and every puddle file is synced;
-//! * a read-only open writes to no file, not even to replay a log: replay goes into private pages;
+//! * a read-only open writes to no file: it replays logs into private pages;
 //! * nothing is mapped before recovery is done.
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.

@@ -1,4 +1,4 @@
-//! Logs that are set aside, and what can become of them.
+//! Types for logs that are set aside, and for the decision about them.
 
 use cenote_layout::id::{PoolId, Uuid};
 

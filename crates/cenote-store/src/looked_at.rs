@@ -1,4 +1,4 @@
-//! What an opener finds of a pool: which of its puddles are sound, and what is wrong with others.
+//! Looks at a pool for its opener: which of its puddles are sound, and what is wrong with others.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::DamagePolicy;

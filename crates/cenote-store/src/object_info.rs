@@ -1,4 +1,4 @@
-//! Objects as the catalog has them, as a daemon lists them, and as they are to be made.
+//! Types for objects: as the catalog has them, as a daemon lists them, and as they are to be made.
 
 use crate::kernel::puddles::puddle::file_name;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord};

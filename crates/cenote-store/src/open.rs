@@ -1,19 +1,25 @@
-//! Opening a store.
+//! Opens a store.
 //!
-//! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
-//! ([`crate::kernel::directory::exclusion`]); (2) catalog files that are torn or damaged in one
-//! copy are written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files
-//! without a record are removed, if nothing can be lost with them ([`crate::leftover`]), and what a
-//! crashed session stored at level `process` is synced if this one is at `power`; (5) the
-//! superblock says "open", with boot id, process and client: **its sync commits**. Only then is a
-//! handle given out. A crash before leaves what the next open finds as it was before, or recovered.
+//! States of an open for writing:
+//!
+//! 1. The locks are taken, and a copy of an open store is refused
+//!    ([`crate::kernel::directory::exclusion`]).
+//! 2. Catalog files that are torn or damaged in one copy are written anew.
+//! 3. Recovery, with states of its own ([`crate::recovery`]).
+//! 4. Files without a record are removed, if nothing can be lost with them ([`crate::leftover`]).
+//!    What a crashed session stored at level `process` is synced if this one is at `power`.
+//! 5. The superblock says "open", with boot id, process and client: **its sync commits**. Only then
+//!    the caller gets a handle.
+//! 6. A store whose window is taken in this process moves to another one
+//!    ([`crate::relocate::window`]); until then all is done at a distance.
+//!
+//! A crash before 5 leaves the store as it was, or recovered.
 //! (6) A store whose window is taken in this process moves to another one
 //! ([`crate::relocate::window`]); all before is done at a distance.
 //!
-//! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
-//! were set aside, and a crash in the middle of one is no damage only in a store that is open.
-//! Where it was not, the boot under which its clients lived must stay in the superblock until they
-//! have been recovered.
+//! If the store was closed, 5 comes before 2: recovery may append batches then, if logs were set
+//! aside, and a crash in the middle of one is no damage only in a store that is open. If it was
+//! open, the boot of its clients must stay in the superblock until they are recovered.
 
 mod files;
 mod loaded;

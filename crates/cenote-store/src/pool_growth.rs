@@ -1,4 +1,4 @@
-//! A pool grows: it takes a puddle, in whichever mode it is (PUD-10; Puddles paper, 3.1 and 4.4).
+//! Grows a pool: it takes a puddle, in either mode (PUD-10; Puddles paper, 3.1 and 4.4).
 //!
 //! **Take a puddle** (an update in several steps). (1) its file is made and synced: an orphan, or a
 //! spare puddle is prepared ([`crate::kernel::pools::spare`]); (2) one batch names it: **the

@@ -1,4 +1,4 @@
-//! Files that psyncs are written into, and what the journal says of them.
+//! Opens the files that psyncs are written into, and checks what the journal says of them.
 
 use crate::kernel::catalog::CatalogState;
 use crate::kernel::catalog::journals::JournalOf;

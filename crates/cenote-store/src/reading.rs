@@ -1,4 +1,4 @@
-//! Pages of a pool's memory that cannot be had: an error, and no signal (`cenote_sys::peek`).
+//! Reads pages of a pool's memory that may be lost: an error, and no signal (`cenote_sys::peek`).
 //!
 //! | page | why it cannot be had | the error |
 //! | --- | --- | --- |

@@ -1,30 +1,33 @@
-//! Recovers a store at open: without knowledge of applications, and before any mapping is handed
-//! out (PUD-2, PUD-3; Puddles paper, 4.1).
+//! Recovers a store at open (PUD-2, PUD-3; Puddles paper, 4.1): without knowledge of applications,
+//! and before any mapping is handed out.
 //!
-//! The catalog still names every session that did not end well. For each, recovery finds its logs
-//! through its log space and replays them by `cenote_log::replay`. Invariant: a log writes only to
-//! pools that its owner had writable leases on; a log with anything else is refused and set aside.
+//! The catalog names every session that did not end well. Recovery finds the logs of each through
+//! its log space, and replays them by `cenote_log::replay`. Invariant: a log writes only to pools
+//! that its owner had writable leases on; a log with any other entry is refused and set aside.
 //!
 //! # States, and what commits
 //!
-//! 1. Nothing has happened: the catalog names the dead clients, the superblock the boot under which
-//!    they lived.
-//! 2. Some logs are replayed. Replay is idempotent, and a further crash starts again at 1, with the
-//!    old boot id still in the superblock: what was a loss of power stays one until the end.
+//! 1. Nothing has happened: the catalog names the dead clients, the superblock their boot.
+//! 2. Some logs are replayed. Replay is idempotent. A further crash starts again at 1, with the old
+//!    boot id still in the superblock: a loss of power stays one until the end.
 //! 3. One batch ends the dead clients' leases, removes them, and gives this session the leases that
 //!    it inherits: **the catalog's batch commits the recovery**.
-//! 4. The superblock says "open" under this boot and this client. (Before 1 if the store was
-//!    closed: then recovery is only about logs that were set aside.)
+//! 4. The superblock says "open" under this boot and this client. (If the store was closed, this
+//!    comes before 1: then recovery is only about logs that were set aside.)
 //!
-//! A read-only open stops after 2, and does that in private pages.
+//! A read-only open stops after 2, and replays into private pages.
 //!
 //! # Pools in shadowed mode
 //!
-//! After a crash of processes as any other. After a loss of power they go back to their last psync
-//! ([`crate::shadow`]), before anything else, and what logs say about them is *void*: a log whose
-//! entries are all about such pools is not replayed. A log that is about others too is, and its
-//! entries about void pools are refused, so that it is set aside: transactions over pools of both
-//! modes cannot be whole after that. The leases of the dead on these pools end in any case.
+//! After a crash of processes they recover as any other. After a loss of power they go back to
+//! their last psync first ([`crate::shadow`]), and log entries about them are *void*:
+//!
+//! | a log is about | then it is |
+//! | --- | --- |
+//! | such pools only | not replayed |
+//! | others too | refused and set aside: the transaction cannot be whole any more |
+//!
+//! The leases of the dead on these pools end in any case.
 //!
 //! # What stays
 //!
@@ -32,36 +35,35 @@
 //!   client record, leases and logs. Its pools are reported and open read-only, at this open and
 //!   later ones, until they are removed.
 //! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not
-//!   touched, so that it can be replayed when the puddle has been brought back. The pools that the
-//!   log is about wait with it. The client's other pools do not: its leases on them end, and this
-//!   session inherits them.
+//!   touched, and is replayed when the puddle is back. The pools that the log is about wait with
+//!   it. The client's leases on its other pools end, and this session inherits those.
 //! * A lease of the dead on a pool whose files are damaged: what was stored may not be on the
-//!   medium, and which pages a psync has to compare is not known. Recovery looks at it again at
+//!   medium, and the pages that a psync has to compare are unknown. Recovery looks at it again at
 //!   each open, until the files are whole.
-//! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at
-//!   this open, its record removed with the batch of 3.
+//! * A log puddle or a spare one whose file is missing, and in which no log in use lies: it is
+//!   reported at this open, and the batch of 3 removes its record.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them
 //!   as they are: a record says so, and the logs wait for a later decision.
 //! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
-//!   that: it is torn for later sessions ([`crate::undecided_logs`]), by the batch of 3.
+//!   that: the batch of 3 makes it torn for later sessions ([`crate::undecided_logs`]).
 //!
 //! # Errors of the medium
 //!
 //! Two kinds, told apart by [`MediumError::is_passing`]:
 //!
 //! * *Of this process, now*: no descriptors, no memory, no mappings, an interrupted call. It says
-//!   nothing of any file. Recovery fails with it, and the open too, or the end of the client. What
-//!   was replayed until then is state 2, so the next attempt finishes as if nothing had been.
-//! * *Of one file*: it cannot be read, or may not be written, or is not there. It counts as damage
-//!   of that file for this session. Nothing durable says so: a log is marked "set aside" by replay
-//!   alone, for what is in it, after all that it needs was mapped. The next open looks again.
+//!   nothing of any file. Recovery fails, and with it the open or the end of the client. The state
+//!   is 2, so the next attempt finishes.
+//! * *Of one file*: it cannot be read, or may not be written, or is missing. It counts as damage of
+//!   that file for this session. Nothing durable says so: only replay marks a log "set aside", for
+//!   its contents, after all that it needs was mapped. The next open looks again.
 //!
 //! # A transaction over a damaged pool and healthy ones
 //!
 //! It is decided for all its pools at once, or for none. *Rolling the healthy ones back* would be
-//! final for them: they would be changed then, and the same entries, applied again when the damaged
-//! pool is back, would undo later transactions. *Committing* cannot be decided: the seal's hash is
-//! over the damaged pool's bytes, too. So nothing of the log is applied, no pool of it shows values
+//! final for them: the same entries, applied again when the damaged pool is back, would undo later
+//! transactions. *Committing* cannot be decided, because the seal's hash covers the damaged pool's
+//! bytes too. So nothing of the log is applied, no pool of it shows values
 //! ([`crate::PoolHandle::doubts`]) or is written, and the log stays as it is. It ends by repair, or
 //! by an operator who discards it ([`crate::LogDecision`]) or removes the damaged pool.
 //!

@@ -1,4 +1,4 @@
-//! Another key for a protected pool, in constant time.
+//! Gives a protected pool another key, in constant time.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::Access;

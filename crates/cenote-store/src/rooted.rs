@@ -1,4 +1,4 @@
-//! Protected files that are not the ones which a journal lists, found without a key: those of
+//! Finds, without a key, protected files that are not the ones which a journal lists: those of
 //! objects, and of the root puddles of pools ([`cenote_journal::Roots`]).
 //!
 //! An attach and an open of a pool compare them too. This is for programs that look at a store and

@@ -107,7 +107,10 @@ impl Store {
         let control = &mut *guard;
         let Some(found) = list(control).into_iter().find(|found| found.client == client) else {
             return Err(StoreError::Refused {
-                detail: format!("no log of client {client} is set aside"),
+                detail: format!(
+                    "no log of client {client} is set aside: `cenote logs list` shows the clients \
+                     that have one"
+                ),
             });
         };
         control.refuse_decision(credentials, &found)?;

@@ -1,6 +1,6 @@
-//! Checks what the compiler does not: import cycles between modules, kernels that need nothing
-//! above them, programs that ship with planted bugs, changes of page rights, the picture of the
-//! crates, references to decisions, and sizes.
+//! Checks rules that the compiler does not: import cycles between modules, kernels that need
+//! nothing above them, programs that ship with planted bugs, changes of page rights, the picture of
+//! the crates, references to decisions, and sizes.
 
 mod cycles;
 mod decisions;

@@ -1,4 +1,4 @@
-//! Typed memory as bytes, for logs, hashes, comparisons and tracing.
+//! Reads typed memory as bytes, for logs, hashes, comparisons and tracing.
 //!
 //! A value that was stored as its type leaves padding, which the language calls uninitialised. To
 //! read such a byte as an integer is undefined, although every byte of mapped memory has some
@@ -17,11 +17,11 @@
 //!
 //! *Assembly has no uninitialised bytes.* A block of assembly counts as having done whatever its
 //! instructions could have done. [`load_word`] is a load into a register, and a register holds a
-//! number. [`settle`] has no instruction; it counts as having loaded every byte into a register and
-//! stored it back, which changes nothing in the memory and leaves no byte uninitialised. Because it
-//! counts as a store, its caller must be allowed to store, and excludes readers. Of a byte that is
-//! a number already there is nothing to store: other threads may load that one atomically
-//! meanwhile, as a reclaim that begins loads roots.
+//! number. [`settle`] has no instruction. It counts as having loaded every byte into a register and
+//! stored it back, which changes nothing in the memory and leaves no byte uninitialised. It counts
+//! as a store, so its caller must be allowed to store, and excludes readers. Of a byte that is a
+//! number already there is nothing to store: other threads may load that one atomically meanwhile,
+//! as a reclaim that begins loads roots.
 //!
 //! *The kernel's accesses are not the program's.* [`copy_by_kernel`] reads pages as a debugger
 //! would: no load of this program takes part, so no load races with a store, or contradicts a

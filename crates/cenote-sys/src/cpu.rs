@@ -1,6 +1,6 @@
 //! Processor features, cache-line flushes, store fences and non-temporal stores.
 //!
-//! What the persistency argument of the layers above rests on (x86-64):
+//! The persistency argument of the layers above rests on these facts (x86-64):
 //!
 //! * a line is in the persistence domain once a flush ([`clwb`], [`clflushopt`], [`clflush`]) of
 //!   it, issued after the store, is followed by [`sfence`];

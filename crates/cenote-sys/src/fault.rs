@@ -1,20 +1,20 @@
 //! Resolves faults: a handler of SIGSEGV and SIGBUS that asks the [`Resolver`] of the address.
 //!
-//! Lazy mapping, relocation on first touch, decryption on first touch and deferred write protection
-//! all need the same thing: on a fault in a range of theirs, make the access possible and let the
-//! instruction run again. There is one handler per process. For a fault it asks
+//! Lazy mapping, relocation, decryption and write protection all need the same: on a fault in a
+//! range of theirs, make the access possible and let the instruction run again. A process has one
+//! handler. For a fault it asks
 //!
 //! 1. the resolver of the range;
-//! 2. if that says no, or there is none: the handler that was there before (Rust's own, which tells
-//!    of stack overflows, or an application's);
+//! 2. if that says no, or there is none: the earlier handler (Rust's own, which reports stack
+//!    overflows, or an application's);
 //! 3. if there is none: the kernel, which kills the process.
 //!
 //! # Rules for resolvers
 //!
 //! A resolver runs inside a signal handler, on any thread, at any instruction that touches the
 //! range. It
-//! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only
-//!   what is async-signal-safe (the functions of [`crate::memory`] are);
+//! * allocates nothing, takes no lock that a thread may hold while it touches the range, and calls
+//!   only what is async-signal-safe (the functions of [`crate::memory`] are);
 //! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on
 //!   a stack of [`crate::alt_stack`], where it may also allocate, and take locks whose holders
 //!   never touch the range;
@@ -29,7 +29,7 @@
 //!
 //! # Ranges inside ranges
 //!
-//! A range may lie inside another one's, not beside it in part: then the inner resolver is asked
+//! A range may lie inside another one, but not overlap it in part. Then the inner resolver is asked
 //! first, and the outer one if that says no. A store answers for its whole window, and tracking of
 //! one object's writes for a part of it.
 //!

@@ -1,12 +1,12 @@
 //! Raw system interfaces: system calls, assembly, CPU features. No other crate of Cenote has `asm!`
 //! or a raw system call.
 //!
-//! Everything here is a thin statement of what Linux and the processor offer, with the contract
-//! written down; policy (which mapping, which durability level) lives above. One module per
-//! concept, each of which opens with the argument why its `unsafe` code is sound.
+//! Each function is a thin layer over what Linux and the processor offer, with its contract written
+//! down. Policy (which mapping, which durability level) lives above. There is one module per
+//! concept; each opens with the argument why its `unsafe` code is sound.
 //!
-//! Linux only. Processors other than x86-64 compile and run with the portable versions of [`cpu`]:
-//! no flushes, no fences beyond the language's, so no `power` durability.
+//! Linux only. On processors other than x86-64 [`cpu`] has portable versions: no flushes, no fences
+//! beyond the language's, so no `power` durability.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("cenote-sys speaks to Linux only");

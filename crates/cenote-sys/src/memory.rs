@@ -1,18 +1,18 @@
 //! The address space: reserving windows, mapping files and memory into them, taking mappings away.
 //!
 //! A *reservation* is address space that nothing else can be mapped into: inaccessible anonymous
-//! memory that takes no memory. Windows are reserved where nothing lies (never over something),
-//! mappings are then placed inside, and what is unmapped becomes reserved again, so that no other
-//! part of the process ever slips into a window.
+//! memory that takes no memory. A window is reserved where nothing lies (never over something), and
+//! mappings are placed inside. Unmapping makes the range reserved again, so no other part of the
+//! process ever gets into a window.
 //!
-//! None of it goes over to a forked child (`MADV_DONTFORK`): a child that touches a window faults,
-//! instead of changing a store that its parent has open. The address space stays taken there
-//! (module `taken`). Between placing a mapping and marking it a fork in another thread may carry it
-//! over; [`crate::fork_guard`] catches the rest.
+//! A forked child inherits none of it (`MADV_DONTFORK`): a child that touches a window faults, and
+//! does not change a store that its parent has open. The address space stays taken there (module
+//! `taken`). A fork in another thread, between the placing of a mapping and its marking, may carry
+//! it over; [`crate::fork_guard`] catches the rest.
 //!
 //! Addresses are plain numbers here, because they name address space and not objects.
 //!
-//! Nothing here allocates: all of it may be called in a signal handler that resolves a fault
+//! Nothing here allocates, so a signal handler that resolves a fault may call all of it
 //! ([`crate::fault`]).
 //!
 //! # Safety argument

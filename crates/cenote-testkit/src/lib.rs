@@ -1,5 +1,5 @@
-//! What tests and harnesses of several crates share. No program that ships depends on it, and it
-//! depends on no crate of Cenote, so that each of them can use it.
+//! Parts that tests and harnesses of several crates share. No program that ships depends on this
+//! crate, and it depends on no crate of Cenote, so each of them can use it.
 //!
 //! | module | for |
 //! | --- | --- |

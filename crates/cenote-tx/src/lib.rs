@@ -1,18 +1,18 @@
-//! Failure-atomic transactions (PUD-5): all of a transaction's stores are there after a crash, or
+//! Failure-atomic transactions (PUD-5): after a crash all of a transaction's stores are there, or
 //! none.
 //!
 //! A [`TxContext`] binds one thread to one log; [`TxContext::begin`] gives a [`Transaction`]. This
 //! is the raw interface, for other languages and for the layers above: it takes addresses and
-//! trusts its caller about them. The safe one is crate `cenote`.
+//! trusts its caller about them. Crate `cenote` is the safe one.
 //!
-//! Like the paper's, transactions are of one thread and bring no isolation: threads that share data
-//! take a lock, and hold it until commit or abort has returned. One transaction may write to any
-//! pools of its store.
+//! As in the paper, a transaction belongs to one thread and brings no isolation. Threads that share
+//! data take a lock, and hold it until commit or abort has returned. One transaction may write to
+//! any pools of its store.
 //!
 //! # Commit, and how few fences it takes
 //!
-//! At `process` no instruction is spent on durability: a log entry is stored before the data that
-//! it covers, the range moves on after the data, and a process that dies leaves memory as its last
+//! At `process` no instruction is spent on durability. A log entry is stored before the data that
+//! it covers, and the range moves on after the data. A process that dies leaves memory as its last
 //! store left it.
 //!
 //! At `power`, with U calls of [`Transaction::add`] and any number of redo entries:
@@ -26,31 +26,33 @@
 //! One fence is added if the last entry of a block that is taken or freed has not been fenced when
 //! commit begins: see *Marks of allocation*.
 //!
-//! **Sealed.** Contents (everything undo-logged or freshly allocated) are flushed, and a *seal* is
-//! appended, which carries a count and checksum of the entries and a hash of those contents; one
-//! fence makes both durable, in whatever order. That is the commit: recovery finds a whole seal and
-//! memory that hashes to it and knows that the transaction is complete, or finds anything else and
-//! rolls back. Then redo entries are applied, flushed and fenced. At last the range moves on.
+//! **Sealed.** Contents (all that is undo-logged or freshly allocated) are flushed. A *seal* is
+//! appended: a count and checksum of the entries, and a hash of those contents. One fence makes
+//! both durable, in any order. **That is the commit**: if recovery finds a whole seal and memory
+//! that hashes to it, the transaction is complete; otherwise recovery rolls back. Then redo entries
+//! are applied, flushed and fenced. At last the range moves on.
 //!
 //! **Marked.** Contents are flushed and fenced; the 8-byte store of the range commits, and is
 //! fenced.
 //!
 //! **Lazy.** After a sealed commit the store that moves the range on is flushed, but not fenced.
 //! Until it is durable, a loss of power makes recovery compare memory with the seal again, so
-//! nothing that the seal covers may change before. It cannot: this log is the only one, so the next
-//! change belongs to its next transaction, and its first fence (which comes before the first change
-//! in place) also makes the range durable. What the next transaction does *before* its first fence
-//! is: write log entries, which go to the other half of the log (further segments have no halves,
-//! but the jump that leads there is fenced before anything is written there); and write to
-//! freshly allocated blocks and their marks, which are not covered, because a covered block that
-//! this transaction freed makes it fence before the block is given back. When a second log comes
-//! into use, every pending range is made durable first ([`group`]).
+//! nothing that the seal covers may change before. This log is the only one, so the next change
+//! belongs to its next transaction. That one's first fence comes before its first change in place,
+//! and also makes the range durable. *Before* its first fence the next transaction writes
+//!
+//! * log entries, which go to the other half of the log (further segments have no halves, but the
+//!   jump that leads there is fenced before anything is written there);
+//! * freshly allocated blocks and their marks. The seal does not cover them: a covered block that
+//!   the sealed transaction freed makes it fence before the block is given back.
+//!
+//! When a second log comes into use, every pending range is made durable first ([`group`]).
 //!
 //! # Marks of allocation
 //!
-//! What a loss of power leaves of a mark is believed: allocated is what is reached *and* marked. So
-//! a free block never becomes a value because a pointer dangles there, with what a transaction that
-//! was not committed had written there in part. At `power`, this holds at every moment:
+//! After a loss of power, marks are believed: a block is allocated if it is reached *and* marked.
+//! So a dangling pointer never makes a value of a free block, in which an uncommitted transaction
+//! may have written in part. At `power`, this holds at every moment:
 //!
 //! > What the medium may have of a block's mark (any of its undecided values) says "allocated" if
 //! > and only if the last transaction that was committed left the block allocated; or a durable
@@ -79,29 +81,29 @@
 //!
 //! *Commit, 1* is a fence of its own only if an entry is not durable yet. In the usual order
 //! (allocate, write, attach) the undo entry of the link has fenced it, so an insert in a list takes
-//! two fences. A transaction that takes or frees something after its last fence, or logs nothing in
-//! place, takes one more. A block that a transaction takes *and* frees changes nothing on the
+//! two fences. A transaction takes one more if it takes or frees something after its last fence, or
+//! logs nothing in place. A block that a transaction takes *and* frees changes nothing on the
 //! medium and needs none.
 //!
 //! *Nothing fails between 2 and 3*: room for the seal is taken before. So abort never finds a mark
 //! that commit has changed.
 //!
 //! *Marks are not under the seal.* A whole seal that fits means "committed", whether the marks are
-//! there or not: replay forward writes them, and flushes them before the range moves on. So what
-//! stands at a mark may change between a lazy commit and the fence that makes its range durable: a
+//! there or not: replay forward writes them, and flushes them before the range moves on. So a
+//! mark's place may change between a lazy commit and the fence that makes its range durable: a
 //! block that it freed is given out (TAKEN), or its superblock becomes another's, with data where
-//! the mark was. Replay clears it once more: no transaction that has written there since is
-//! durable, because its first fence would have made the range durable too.
+//! the mark was. Replay clears the mark once more. That is safe, because no transaction that has
+//! written there since is durable: its first fence would have made the range durable too.
 //!
-//! *Other logs.* Marks are durable when commit returns, so no other transaction, of whatever log,
-//! that links or frees a block ever sees one that is not. Freed by one log, taken by another, power
-//! lost: the first one's mark was durable as "not allocated" before the place was given out, and
-//! the second one's says "allocated" only once its entry is durable.
+//! *Other logs.* Marks are durable when commit returns, so no other transaction, of any log, that
+//! links or frees a block sees a mark that is not durable. If one log frees a block, another takes
+//! it, and power is lost: the first one's mark was durable as "not allocated" before the place was
+//! given out, and the second one's says "allocated" only once its entry is durable.
 //!
-//! *Recovery, again and again.* Replay writes marks before the range moves on, forward in the order
-//! of entries, back in reverse; both end the same however often they begin (a block taken and freed
-//! by one transaction ends free in both). Tracing only clears marks, of blocks that nothing leads
-//! to, and so does reclaim; both make that durable before a place is given out.
+//! *Repeated recovery.* Replay writes marks before the range moves on, forward in the order of
+//! entries, back in reverse. Both end the same however often they begin (a block taken and freed by
+//! one transaction ends free in both). Tracing and reclaim only clear marks of blocks that nothing
+//! leads to, and make that durable before a place is given out.
 //!
 //! *After a crash of processes* memory is as the last store left it. TAKEN is free to the next
 //! opener; replay has written all marks that an unfinished log names before.

@@ -1,31 +1,32 @@
-//! The daemon: it owns a store, hands puddles to programs that may have them, and replays the logs
-//! of those that die (PUD-1, PUD-2, PUD-13; Puddles paper, 3.2, 4.1, 4.3, 4.6).
+//! The daemon (PUD-1, PUD-2, PUD-13; Puddles paper, 3.2, 4.1, 4.3, 4.6): owns a store, gives
+//! puddles to programs that may have them, and replays the logs of programs that die.
 //!
 //! ```text
 //! server.rs       the socket; a thread for each connection; beginning and end
 //! config.rs       what a daemon is started with; limits; why it does not start
-//! paths.rs        its sockets' paths and the store's directory, taken from others
+//! paths.rs        refuses paths of its sockets and a store's directory that others could change
 //! connection.rs   one connection: its peer, its messages, how it ends
 //! buffers.rs      buffers for messages
-//! requests.rs     one request: dispatched, answered; about the store as a whole
-//! pools.rs        those about pools: made, granted, removed
-//! puddles.rs      those about puddles: granted, made, synced
-//! objects.rs      those about objects
-//! imports.rs      those about pools that come in, are copied and moved
-//! backup.rs       those about copies of the store
+//! requests.rs     one request: dispatched, answered; requests about the store as a whole
+//! pools.rs        requests about pools: made, granted, removed
+//! puddles.rs      requests about puddles: granted, made, synced
+//! objects.rs      requests about objects
+//! imports.rs      requests about pools that come in, are copied or moved
+//! backup.rs       requests about copies of the store
+//! turns.rs        one backup at a time
 //! overview.rs     lists of clients, and figures
 //! answers.rs      parts of all answers
 //! settling.rs     waiting until a pool can be had
 //! spending.rs     counting against limits
 //! exporter.rs     metrics for collectors, by HTTP
-//! metrics_page.rs their text, in Prometheus' format
+//! metrics_page.rs the text of the metrics, in Prometheus' format
 //! ends.rs         ends of sessions: logs replayed, by the thread that waits for deaths
 //! shared.rs       what all threads share
 //! sessions.rs     all sessions and their states
 //! session.rs      one session: its process and what it has made
-//! pending.rs      its imports that are under way
-//! transfers.rs      its files in memory that psyncs come in
-//! images.rs       whether a client's program runs still, or its process has called exec
+//! pending.rs      a session's imports that are under way
+//! transfers.rs    a session's files in memory, in which psyncs come
+//! images.rs       whether the program that began a session still runs
 //! quotas.rs       what users have, and what is promised to them
 //! per_user.rs     counts of what lives, in all and by user
 //! metrics.rs      counters
@@ -40,12 +41,11 @@
 //! mappings and connect again. So the daemon replays logs only when no process writes them any
 //! more.
 //!
-//! **Threads.** Each connection has one, which waits for its client and for nothing else: a slow,
-//! silent or stopped client keeps no other waiting. Changes of the catalog exclude each other, as
-//! in any store.
+//! **Threads.** Each connection has one, which waits for its client only: a slow, silent or stopped
+//! client keeps no other waiting. Changes of the catalog exclude each other, as in any store.
 //!
 //! **Memory** is bounded by the number of connections, which is limited in all and for each user. A
-//! connection costs the used part of a thread's stack, and what the catalog records of its client.
+//! connection costs the used part of a thread's stack, and the catalog's records of its client.
 //! Connections share buffers and the allocator's arenas ([`prepare_process`]). A connection over
 //! the limit gets no thread.
 //!

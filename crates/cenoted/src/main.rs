@@ -1,7 +1,7 @@
 //! `cenoted --store DIR --socket PATH`: keeps a store for the programs of a machine.
 //!
 //! It ends at SIGTERM or SIGINT, and may be killed at any time: clients go on with their mappings,
-//! and with their sessions once it runs again.
+//! and with their sessions once a daemon runs again.
 
 mod arguments;
 

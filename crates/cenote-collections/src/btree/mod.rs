@@ -4,14 +4,14 @@
 //! header:  len | height | root leaf or root node | first leaf | last leaf
 //! ```
 //!
-//! Invariants: without entries there is no node. Else there are `height` levels of inner nodes
-//! above the leaves, each child of each node on the level below it; `first`, `next` and `last`,
-//! `previous` visit all leaves in order. Nodes are as `node` says.
+//! Invariants: a map without entries has no node. Any other has `height` levels of inner nodes
+//! above the leaves, each child of each node on the level below it. `first`, `next` and `last`,
+//! `previous` visit all leaves in order. Module `node` describes a node.
 //!
 //! * [`insert`](BTreeMap::insert) (`insert`) splits full nodes; an entry behind all others starts a
 //!   leaf of its own, so that ascending keys fill leaves.
 //! * [`remove`](BTreeMap::remove) (`remove`) merges a node that falls below 4 entries with a
-//!   neighbour, or, if both do not fit into one, evens them out.
+//!   neighbour. If both do not fit into one node, it evens them out.
 
 mod entry;
 mod insert;

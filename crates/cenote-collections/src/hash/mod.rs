@@ -4,20 +4,20 @@
 //! header:  len | buckets | height | segment or directory | hash key (16)
 //! ```
 //!
-//! Linear hashing (Litwin, VLDB 1980): with `n` buckets, `n` between 2^k and 2^(k+1), a hash
-//! belongs to the bucket of its lowest `k + 1` bits, or, where there is no such bucket yet, of its
-//! lowest `k`. The map grows by splitting bucket `n - 2^k` into itself and bucket `n`, whenever
-//! there are more than 3.5 entries a bucket. So no insertion moves more than one bucket's entries,
-//! no lookup looks into two tables, and, as buckets hang in a tree of fan-out 128 that grows at its
-//! end, no table is ever copied or zeroed as a whole: the longest pause of the map itself is a
-//! split, a segment of 1 KiB and a directory of 1 KiB for each level. (Beside it there is the pool,
-//! which takes a new superblock now and then, and seldom a new puddle: that file is made with its
-//! space taken, synced, and named in the catalog.)
+//! Linear hashing (Litwin, VLDB 1980): there are `n` buckets, `n` between 2^k and 2^(k+1). A hash
+//! belongs to the bucket of its lowest `k + 1` bits or, where there is no such bucket yet, of its
+//! lowest `k`. When there are more than 3.5 entries a bucket, the map splits bucket `n - 2^k` into
+//! itself and bucket `n`. So no insertion moves the entries of more than one bucket, and no lookup
+//! looks into two tables. Buckets hang in a tree of fan-out 128 that grows at its end, so no table
+//! is ever copied or zeroed as a whole. The longest pause of the map itself is a split, a segment
+//! of 1 KiB and a directory of 1 KiB for each level. (The pool takes a new superblock now and then,
+//! and seldom a new puddle: that file is made with its space taken, synced, and named in the
+//! catalog.)
 //!
-//! Invariants: there is at least one bucket (`buckets` is 1 in an empty map, whose segment need not
-//! be there yet); a segment exists for every bucket but that one; each bucket's pages form a chain
-//! that ends. Where an entry lies depends on the hash that `Hash` gave when it was inserted or last
-//! moved; an entry that `Hash` has told lies about is not found, and that is all.
+//! Invariants: there is at least one bucket (`buckets` is 1 in an empty map, whose segment may be
+//! missing). Every other bucket has its segment. Each bucket's pages form a chain that ends. An
+//! entry lies where the hash put it that `Hash` gave when it was inserted or last moved; if `Hash`
+//! gives another one later, lookups miss the entry, and nothing else happens.
 
 mod entry;
 mod hasher;

@@ -1,4 +1,4 @@
-//! Where a sub-heap's blocks lie: parts of its data, by address and by number of unit.
+//! Says where a sub-heap's blocks lie: parts of its data, by address and by number of unit.
 
 use crate::backing::Extent;
 use cenote_layout::logged::{PartEntry, UNIT_SIZE};

@@ -1,5 +1,5 @@
-//! Merging (POS-5; section 5.4), on the paper's two triggers: no list has a block that is large
-//! enough ([`SubHeap::merge_for`]), or a record finds no slot ([`SubHeap::make_room`]).
+//! Merges free blocks (POS-5; section 5.4), on the paper's two triggers: no list has a block that
+//! is large enough ([`SubHeap::merge_for`]), or a record finds no slot ([`SubHeap::make_room`]).
 //!
 //! Merges are made a batch at a time, each batch one change. After each the sub-heap is whole, and
 //! the same blocks are allocated.

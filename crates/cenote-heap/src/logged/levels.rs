@@ -1,4 +1,4 @@
-//! Levels of the table that come and go (POS-4; section 5.6).
+//! Adds levels to the table, and removes them (POS-4; section 5.6).
 //!
 //! *Adding* level `i`: take space for its pages (they read as zeros: every slot is empty); then
 //! **the change of its entry to "present" commits**. A crash before leaves space for a level that

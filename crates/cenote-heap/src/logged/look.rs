@@ -1,4 +1,4 @@
-//! What tools ask of a logged heap ([`Trace`]): all blocks, counts, a check. Nothing changes.
+//! Answers tools about a logged heap ([`Trace`]): all blocks, counts, a check. Nothing changes.
 
 use super::error::Damage;
 use super::members::LoggedHeap;

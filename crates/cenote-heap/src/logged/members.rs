@@ -1,4 +1,4 @@
-//! What a logged heap is in one process: its sub-heaps, and what hangs on its puddles.
+//! The state of a logged heap in one process: its sub-heaps, and what belongs to its puddles.
 //!
 //! Locks: a sub-heap's, and the growth lock. A thread holds one sub-heap's lock at a time, and may
 //! take it while it has the growth lock, not the other way round.

@@ -1,4 +1,4 @@
-//! One entry of the micro log, planned as a part of the change that it is about.
+//! Plans one entry of the micro log, as a part of the change that it is about.
 
 use super::error::Fault;
 use super::plan::ChangePlan;

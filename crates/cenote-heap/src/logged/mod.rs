@@ -1,12 +1,12 @@
 //! The logged heap (Poseidon): sub-heaps, whose metadata lie apart from all blocks, in a table of
-//! block records that an undo log covers. Its recovery never traces. `docs/logged-heap.md` draws
-//! it; the structures are [`cenote_layout::logged`].
+//! block records that an undo log covers. Recovery does not trace. `docs/logged-heap.md` draws the
+//! heap; [`cenote_layout::logged`] has the structures.
 //!
-//! Invariant: metadata change only by *changes*: sets of cells that are planned in memory, and then
-//! made all together or not at all by one protocol (`undo`). A crash leaves the state between two
-//! changes. Each operation is one change, but for those that merge blocks or add levels on the way,
-//! and the end of a transaction; after each change of these the sub-heap is whole, and the same
-//! blocks are allocated.
+//! Invariant: metadata change only by *changes*. A change is a set of cells that is planned in
+//! memory; one protocol (`undo`) makes all of it or nothing. A crash leaves the state between two
+//! changes. An operation is one change. Exceptions are operations that merge blocks or add levels
+//! on the way, and the end of a transaction: after each of their changes the sub-heap is whole, and
+//! the same blocks are allocated.
 //!
 //! Modules, each of which imports earlier ones only:
 //!

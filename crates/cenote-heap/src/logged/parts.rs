@@ -1,5 +1,5 @@
-//! Parts of a sub-heap that come later (POS-1): data, when no free block is large enough, and
-//! levels of the table, when no slot is left for a record.
+//! Adds parts to a sub-heap (POS-1): data, when no free block is large enough, and levels of the
+//! table, when no slot is left for a record.
 //!
 //! *Data*: **the change that stores the entry of the part commits**. It has the records of the free
 //! blocks too, so there is no moment at which a part has space that no record names. Room for the

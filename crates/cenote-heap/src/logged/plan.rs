@@ -1,4 +1,4 @@
-//! A plan: reads metadata as they will be once its change is made, and adds cells to the change.
+//! Plans a change: reads metadata as they will be once it is made, and adds cells to it.
 
 use super::cells::Metadata;
 use super::change::Change;

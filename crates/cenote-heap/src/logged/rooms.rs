@@ -1,4 +1,4 @@
-//! What memory knows of slabs: which have room, and where they are. Nothing of it is stored.
+//! Keeps in memory which slabs have room, and where they are. Nothing of it is stored.
 
 use cenote_layout::logged::SlabRecord;
 use core::hash::{BuildHasherDefault, Hasher};

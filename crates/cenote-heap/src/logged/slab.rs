@@ -5,8 +5,8 @@
 //! change that allocates its first slot, and is a free block again when its last slot is freed,
 //! unless it is the only one of its kind with room.
 //!
-//! Which slabs have room only memory knows ([`Slabs`]). After an open it is learned where slots are
-//! freed, and of all slabs before free blocks are merged: nothing is traced to open.
+//! Only memory knows which slabs have room ([`Slabs`]). After an open the heap learns it where
+//! slots are freed, and of all slabs before free blocks are merged: an open traces nothing.
 
 use super::error::{Damage, Fault};
 use super::plan::{ChangePlan, FoundRecord};

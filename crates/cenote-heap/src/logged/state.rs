@@ -1,4 +1,5 @@
-//! What a sub-heap is in one process: its regions, and what changes under its lock (section 5.7).
+//! The state of a sub-heap in one process: its regions, and what changes under its lock (section
+//! 5.7).
 
 use super::cells::Metadata;
 use super::change::Change;

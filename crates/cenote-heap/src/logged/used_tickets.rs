@@ -1,4 +1,4 @@
-//! What memory knows of tickets: which were used, and which no transaction has.
+//! Keeps in memory which tickets were used, and which no transaction has.
 
 /// The tickets of a sub-heap that were used.
 #[derive(Debug, Default)]

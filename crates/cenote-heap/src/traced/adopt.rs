@@ -1,14 +1,13 @@
-//! Adoption: what a puddle's descriptors and marks say together, and the volatile words that follow
-//! from it.
+//! Adopts a puddle: reads its descriptors and marks together, and writes the volatile words that
+//! follow.
 //!
 //! The heap adopts a puddle when it first touches it, and again after recovery; no thread uses the
-//! puddle meanwhile. It does not look at what a former session left in volatile words. It
-//! *normalises* marks: every legal mark but "allocated" becomes free. So what was in caches of a
-//! dead process, held by a transaction that is over, or half spilled comes back here without a
-//! record of it anywhere. Condemned marks are decided before ([`super::condemn`]). A superblock
-//! with free blocks is LISTED from the start: in the hands of the adopter, which pushes it to its
-//! list once the puddle is known to all. In a pool that is open for reading only, marks stay as
-//! they are, and volatile words are private.
+//! puddle meanwhile. It does not read what a former session left in volatile words. It *normalises*
+//! marks: every legal mark but "allocated" becomes free. So blocks in caches of a dead process,
+//! held by a transaction that is over, or half spilled, are free again without a record. Condemned
+//! marks are decided before ([`super::condemn`]). A superblock with free blocks is LISTED from the
+//! start, in the hands of the adopter, which pushes it to its list once the puddle is known to all.
+//! In a pool that is open for reading only, marks stay as they are, and volatile words are private.
 //!
 //! **Quarantine.** One flipped bit of a legal mark makes it illegal ([`cenote_layout::mark`]). A
 //! superblock whose descriptor is whole and which has an illegal mark is *quarantined*: its anchor

@@ -1,23 +1,22 @@
-//! Thread caches: what makes allocation and free free of locked instructions.
+//! Thread caches: with them allocation and free take no locked instructions.
 //!
 //! Each thread has one [`Cache`] for each heap that it uses, with a [`Bin`] for each type and class
 //! that it allocates or frees. A bin is a stack of blocks, and the *current* superblock, from which
 //! the stack is filled in batches. All of them are CACHED and belong to this cache.
 //!
-//! A free asks one thing first: what is there in the superblock of this address? The answers for
-//! the superblocks used last are [`Hot`] entries of the cache: marks, reciprocal and bin, side by
-//! side in one line. An entry says what was true when it was made. It is true still if the
-//! descriptor's checksum is the same, because all of the entry follows from class and type, and two
-//! kinds of blocks with one checksum of 64 bits are no likelier than two types with one number. A
-//! descriptor stays when its superblock is given back, but then no mark says "allocated", so
-//! nothing is freed there; and it is another one before anything else is.
+//! A free first asks what is in the superblock of this address. The answers for the superblocks
+//! used last are [`Hot`] entries of the cache: marks, reciprocal and bin, side by side in one line.
+//! An entry is still true if the descriptor's checksum is the same: all of the entry follows from
+//! class and type, and two kinds of blocks with one checksum of 64 bits are no likelier than two
+//! types with one number. A descriptor stays when its superblock is given back, but then no mark
+//! says "allocated", so nothing is freed there. Before anything else is, the descriptor changes.
 //!
-//! A cache is in process memory, is owned by its heap's [`HeapCaches`], and used by one thread at a
-//! time: the one whose thread-local entry names it. That entry is found by the heap's number, which
-//! no other heap ever gets, so an entry of a heap that is closed is never followed. The thread also
-//! keeps the `HeapCaches` alive until it ends, or looks again after the heap was closed. A thread
-//! that ends makes its caches *orphans*; the next slow path of any thread gives their blocks back
-//! before it does anything else.
+//! A cache is in process memory and is owned by its heap's [`HeapCaches`]. One thread at a time
+//! uses it: the one whose thread-local entry names it. The thread finds that entry by the heap's
+//! number, which no other heap ever gets, so it never follows an entry of a closed heap. The thread
+//! also keeps the `HeapCaches` alive until it ends, or looks again after the heap was closed. A
+//! thread that ends makes its caches *orphans*; the next slow path of any thread gives their blocks
+//! back first.
 
 use super::bin::Bin;
 use super::geometry::{Geometry, divide};

@@ -1,4 +1,4 @@
-//! Condemning: blocks that no root leads to die together, at one store.
+//! Condemns leaks: blocks that no root leads to die together, at one store.
 //!
 //! # The invariant
 //!

@@ -1,9 +1,9 @@
-//! The gate: how one member of a pool keeps all others from the slow path for a moment, itself
-//! killed at any time or not.
+//! The gate: one member of a pool keeps all others from the slow path for a moment. It may be
+//! killed at any time.
 //!
-//! A thread that goes through a slow path, where superblocks change hands, is *inside*: each member
-//! counts its threads that are. The fast paths know nothing of it. A member that has the pool's
-//! lock ([`crate::backing::Sharing`]) may *close* the gate; when the counts of all that live are
+//! A thread in a slow path, where superblocks change hands, is *inside*; each member counts its
+//! threads that are. The fast paths know nothing of it. A member that has the pool's lock
+//! ([`crate::backing::Sharing`]) may *close* the gate. When the counts of all living members are
 //! zero, no superblock is in living hands.
 //!
 //! **Invariant.** *After `close`, and a `is_quiet` about a member, no thread of that member is
@@ -14,9 +14,9 @@
 //! `is_quiet` wrote, or a later count, so it synchronises with it, and sees the gate closed or what
 //! came after that.
 //!
-//! A thread that dies inside leaves its count behind: counts of dead members are not asked. A gate
-//! that a dead member closed is opened by the thread that has the lock next: that it gets the lock
-//! is the proof that no thread is at work behind the gate.
+//! A thread that dies inside leaves its count behind: counts of dead members are not asked. The
+//! thread that has the lock next opens a gate that a dead member closed: its lock proves that no
+//! thread is at work behind the gate.
 
 use crate::sync::{AtomicU64, Ordering};
 use cenote_medium::planted::{Bug, planted};

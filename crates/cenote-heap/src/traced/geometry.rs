@@ -1,5 +1,5 @@
-//! The volatile word of a descriptor that says where blocks and marks of a superblock lie: all that
-//! is asked on the fast path, in one load.
+//! The volatile word of a descriptor that says where blocks and marks of a superblock lie. The fast
+//! path needs no more, and reads it by one load.
 //!
 //! ```text
 //! bits  0 to 28   the reciprocal: 2^32 divided by the block size, rounded up

@@ -10,7 +10,7 @@
 //! then a thirty-second of the pool, 64 MiB at most. It has at least the bytes of the first puddle,
 //! more if one large block needs them, and at the end what the limit allows.
 //!
-//! Scavenging (see `refill`) looks at every superblock with free blocks, so it does not run at each
+//! Scavenging (see `refill`) looks at every superblock with free blocks. So it does not run at each
 //! shortage: it is due again after a quarter as many takings as it looked at superblocks. It always
 //! runs before an allocation fails because the pool is full.
 use super::attach::How;

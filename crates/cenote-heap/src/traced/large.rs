@@ -1,6 +1,6 @@
-//! Large blocks: in superblocks of their own, one after the other. A block is rounded up to an
-//! eighth of a power of two; what it leaves of its last superblock is given back to the file system
-//! where that is cheap ([`super::trim`]).
+//! Large blocks: each has superblocks of its own, one after the other. A block is rounded up to an
+//! eighth of a power of two; the rest of its last superblock is given back to the file system where
+//! that is cheap ([`super::trim`]).
 //!
 //! Allocation: a run is taken (no other thread can have it), descriptors are written, one flush,
 //! one fence; then the caller's `before`; then tails, head and geometry are made known, and the
@@ -23,11 +23,11 @@
 //!    durable since the fence before its first block was given out, and no thread has written to
 //!    them, because only the taker of a free run writes descriptors and this run was never free.
 //!
-//! Idle runs are no free space, so they must not make a pool grow, or be in the way of neighbours
-//! that would make a longer run with them: the thread that takes free superblocks makes all idle
-//! runs free ([`TracedHeap::release_idle`]): first, if more than one superblock in 64 is in such
-//! runs; else if it finds none. So a pool takes hardly more space than it did without them, and
-//! never grows for their sake.
+//! Idle runs are no free space, so they must not make a pool grow, nor keep neighbours from a
+//! longer run. So the thread that takes free superblocks makes all idle runs free
+//! ([`TracedHeap::release_idle`]): first, if more than one superblock in 64 is in such runs; else
+//! if it finds no free ones. So a pool takes hardly more space for them, and never grows for their
+//! sake.
 
 use super::anchor;
 use super::members::Inside;

@@ -1,11 +1,11 @@
 //! Lists of superblocks: a stack whose head is one word.
 //!
 //! The low half of a head is the *reference* of the first superblock (its address divided by 64
-//! KiB; 0: the list is empty), the high half a counter that every change raises, so that a head
-//! which has come back to the same superblock is not taken for unchanged (ABA). Links lie in
-//! descriptors, which are never unmapped: a popper may read the link of a superblock that was
-//! popped by another a moment ago, and its swap fails then. Invariant: a superblock that is pushed
-//! is in no list, and its link is its pusher's until the push is done.
+//! KiB; 0: the list is empty). The high half is a counter that every change raises: so a head that
+//! has come back to the same superblock is not taken for unchanged (ABA). Links lie in descriptors,
+//! which are never unmapped: a popper may read the link of a superblock that another has just
+//! popped, and then its swap fails. Invariant: a superblock that is pushed is in no list, and its
+//! link is its pusher's until the push is done.
 
 use crate::sync::{AtomicU64, Ordering};
 

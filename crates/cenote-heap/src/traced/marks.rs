@@ -1,10 +1,14 @@
 //! Marks: one byte a block ([`cenote_layout::heap::mark`]).
 //!
-//! Who may write which byte, so that plain stores suffice: ALLOCATED, TAKEN and HELD bytes are
-//! their block's owner's; CACHED ones belong to the cache that holds the block, and name the member
-//! of the pool whose cache it is ([`super::members`]); FREE ones to the thread that has the
-//! superblock in its hands ([`super::anchor`]). Every byte has one such owner at any time, and
-//! every step hands it on: FREE is stored with release and claimed with acquire, so that the thread
+//! Every byte has one owner at any time, so plain stores suffice:
+//!
+//! | mark | its owner |
+//! | --- | --- |
+//! | ALLOCATED, TAKEN, HELD | the owner of the block |
+//! | CACHED | the cache that holds the block; it names the cache's member ([`super::members`]) |
+//! | FREE | the thread that has the superblock in its hands ([`super::anchor`]) |
+//!
+//! Every step hands the byte on. FREE is stored with release and claimed with acquire: the thread
 //! that gets a block sees all that was done to it before.
 //!
 //! Scans read [`STEP`] marks at a time, see [`crate::sync`].

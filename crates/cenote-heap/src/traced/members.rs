@@ -1,9 +1,8 @@
 //! Members: the processes that have one pool open for writing at the same time (RAL-8).
 //!
-//! Everything that a heap needs from one operation to the next lies in the mapping: descriptors
-//! with their volatile words, marks, hints, lists. So several processes can work on one heap as
-//! several threads do, by the same kernel. They need one thing more, this table in the root puddle,
-//! so that a member may die anywhere.
+//! All that a heap needs from one operation to the next lies in the mapping: descriptors with their
+//! volatile words, marks, hints, lists. So several processes can work on one heap as several
+//! threads do, by the same kernel. This table in the root puddle lets a member die anywhere.
 //!
 //! | word of line 0 | meaning |
 //! | --- | --- |
@@ -15,18 +14,17 @@
 //! | puddles | how many puddles the pool has at least |
 //! | 2 words | reserved |
 //!
-//! | word of a seat (62 follow) | meaning |
+//! | word of a seat (56 follow) | meaning |
 //! | --- | --- |
 //! | who | 0: the seat is free; else an identity that the backing gives and judges |
 //! | inside | threads on a slow path |
 //! | reading | of the lock for readers and writers |
 //! | 1 word | reserved |
 //!
-//! `writer` and each seat's `reading` are a lock ([`crate::robust`]) that users of the pool may
-//! take: this module only keeps its words. `puddles` shows a member with one load that others took
-//! some.
+//! `writer` and each seat's `reading` are a lock ([`crate::robust`]) for users of the pool: this
+//! module only keeps its words. By one load `puddles` shows a member that others took some.
 //!
-//! A member's *number* is its seat's, 1 to 62. Every mark of a block that its caches have, or that
+//! A member's *number* is its seat's, 1 to 56. Every mark of a block that its caches have, or that
 //! its transactions hold, contains it ([`cenote_layout::heap::mark`]). So a dead member leaves two
 //! things: marks with its number; and superblocks that it had in hands, which [`super::sweep`]
 //! finds at a moment when no living member is on a slow path ([`super::gate`]).

@@ -2,8 +2,8 @@
 //! described beside the blocks and never between them (POS-2).
 //!
 //! Invariant: a block is allocated if and only if its mark says so, in a superblock whose
-//! descriptor is valid. The heap flushes no mark; transactions do, at commit. After a loss of
-//! power, tracing computes the marks again from typed roots and pointer maps (RAL-1, PUD-7).
+//! descriptor is valid. The heap flushes no mark; transactions flush marks at commit. After a loss
+//! of power, tracing computes the marks again from typed roots and pointer maps (RAL-1, PUD-7).
 //!
 //! Modules, each of which imports earlier ones only:
 //!
@@ -25,7 +25,7 @@
 //! * `open`: opens and closes the heap, and offers it as a [`crate::Heap`].
 //!
 //! Allocation, free, refill and spill are lock-free. Where several processes share a heap, refill
-//! and spill wait while a member puts a dead member's superblocks right.
+//! and spill wait while a member repairs a dead member's superblocks.
 
 mod adopt;
 mod alloc;

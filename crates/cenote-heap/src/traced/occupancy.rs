@@ -1,4 +1,4 @@
-//! Occupancy: what each superblock of a heap is used for, for people who look at one.
+//! Occupancy: shows people what each superblock of a heap is used for.
 //!
 //! Reads descriptors and marks and nothing else, so it works on pools that are open for reading
 //! only, and says of damaged superblocks that they are.

@@ -1,5 +1,5 @@
-//! Reclaim: blocks that were allocated and never attached, found by tracing beside a running
-//! program, and given back.
+//! Reclaims blocks that were allocated and never attached: finds them by tracing beside a running
+//! program, and gives them back.
 //!
 //! A *leak* is a block that is allocated and that no thread can reach: no root leads to it, and no
 //! program has its address. It comes from a program that died, or forgot, between an allocation and

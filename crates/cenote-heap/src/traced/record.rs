@@ -1,4 +1,4 @@
-//! Copies of blocks as they were before a change: the barrier of [`super::reclaim`].
+//! Copies blocks as they are before a change: the barrier of [`super::reclaim`].
 //!
 //! Invariant: from the moment at which recording begins until it ends, no byte of a block of the
 //! snapshot is changed or given to another owner before a copy of it is in `old`, or has been taken

@@ -1,27 +1,27 @@
 //! Recovery, check, walk and counts: the operations that look at the whole heap.
 //!
 //! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at
-//! open. Marks are written only after the whole heap was traced. What is not reached is condemned
-//! first, all of it: a recovery that stops anywhere has freed all of that or nothing
-//! ([`super::condemn`]), so no opener has to repeat it. Where blocks are revived too, after a loss
-//! of power, the caller's record makes the next opener trace again. Descriptors change in one case:
-//! a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
-//! gets another number, under which no thread has one.
+//! open. Marks are written only after the whole heap was traced. Unreached blocks are condemned
+//! first, all of them ([`super::condemn`]): a recovery that stops anywhere has freed all of them or
+//! none, so no opener has to repeat it. After a loss of power blocks are revived too; there the
+//! caller's record makes the next opener trace again. Descriptors change in one case: a taking that
+//! the crash interrupted is made free again. All caches are dead afterwards: the heap gets another
+//! number, under which no thread has one.
 //!
 //! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and*
-//! marked. So no free block becomes a value again because a pointer that dangles leads there. What
-//! a free block's bytes lead to is reached all the same: that only keeps what is allocated anyway.
-//! Marks that were cleared are durable before recovery returns, so before their places are given
-//! out: a later loss of power brings none of them back, although a program may know the address and
-//! have put it into its data.
+//! marked. So no dangling pointer makes a value of a free block. Blocks that a free block's bytes
+//! lead to are reached all the same: that only keeps what is allocated anyway. Marks that were
+//! cleared are durable before recovery returns, so before their places are given out: a later loss
+//! of power brings none of them back, although a program may know the address and have put it into
+//! its data.
 //!
 //! *Illegal marks* ([`super::adopt`], quarantine) are repaired here: such a block is allocated if
 //! it is reached and, where marks are believed, most bits of its mark say so. *A damaged root* may
 //! have led to any block: then no block that was allocated is made free. So it is where another
 //! pool cannot be looked at ([`TraceOptions::keep_unreached`]).
 //!
-//! Nothing here stops other threads but growth. While others allocate and free, check, walk and
-//! counts may see a block or not; recovery is for a heap that no other thread uses: where processes
+//! Only growth stops meanwhile; other threads go on. While they allocate and free, check, walk and
+//! counts may see a block or not. Recovery is for a heap that no other thread uses: where processes
 //! share a heap, it is refused as long as another one is there.
 
 use super::adopt::{Adopted, Holds, adopt, contents};

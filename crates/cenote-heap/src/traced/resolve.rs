@@ -1,4 +1,4 @@
-//! From an address to its puddle, its block and the block's mark.
+//! Finds for an address its puddle, its block and the block's mark.
 //!
 //! Invariant: an answer [`Resolved::Block`] names a block of the superblock that the descriptor
 //! describes at that moment. A puddle that this process has not met is attached first.

@@ -1,5 +1,5 @@
-//! Runs of free superblocks: neighbours coalesce by themselves, because a run is what can be taken
-//! one after the other, however it came about.
+//! Runs of free superblocks. Neighbours coalesce by themselves: a run is free superblocks that can
+//! be taken one after the other, however it came about.
 //!
 //! Anchors are the truth: a superblock belongs to the thread that swapped its anchor from FREE to
 //! TAKEN. A bitmap of *hints* finds candidates fast. The rule of hints: the bit of a FREE

@@ -1,4 +1,4 @@
-//! What a traced heap is in one process: its puddles, its caches, its seat among the members.
+//! The state of a traced heap in one process: its puddles, its caches, its seat among the members.
 //!
 //! The operations are in the modules above, one `impl` for each. Locks, in the order in which a
 //! thread may hold several: the pool's (between processes), `trimming`, `growth`, the list of

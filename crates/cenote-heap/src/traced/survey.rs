@@ -1,4 +1,5 @@
-//! Surveys: what all marks of a superblock say together, in one pass, for openers and for tracing.
+//! Surveys the marks of a superblock: one pass says what they mean together, for openers and for
+//! tracing.
 //!
 //! Eight marks are read as one word ([`crate::sync`]). A word whose bytes are all FREE or ALLOCATED
 //! equals its lowest bits times 255: that is one multiplication and one comparison, and the lowest

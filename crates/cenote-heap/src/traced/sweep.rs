@@ -1,4 +1,4 @@
-//! The sweep: it puts right what dead members of a pool had, while the others go on.
+//! The sweep: repairs what dead members of a pool had, while the others go on.
 //!
 //! A dead member leaves one or more of these states. For each there is a rule that looks at the
 //! heap alone, never at what the member meant to do:
@@ -27,10 +27,10 @@
 //! each superblock is FREE with its hint, LISTED in its list, FULL, part of a large block that a
 //! thread has, or in use by no thread for ever (metadata, damaged).
 //!
-//! **A sweep that dies is repeated**: each rule's last store takes the superblock out of the state
-//! that the rule is for, and what stands before it does no harm there. The dead sweeper's own hands
-//! (a superblock that it announced and did not push) are such states too. Seats are cleared at the
-//! end, so the numbers in marks mean the same dead members to the thread that goes on.
+//! **A sweep that dies is repeated**: each rule's last store takes the superblock out of the rule's
+//! state, and the stores before it do no harm there. The dead sweeper's own hands (a superblock
+//! that it announced and did not push) are such states too. Seats are cleared at the end, so the
+//! numbers in marks mean the same dead members to the thread that goes on.
 //!
 //! **How long others wait.** The fast paths, never. The slow paths, while the gate is closed: once
 //! for all lists and descriptors (64 bytes for each 64 KiB), then once for each puddle (1 KiB for
@@ -39,7 +39,7 @@
 //! not: one that is stopped inside delays the sweep only. A sweeper that is stopped while the gate
 //! is closed stops the slow paths of all until it goes on, or is killed.
 //!
-//! Until a sweep, what a dead member had is out of use; nothing else suffers.
+//! Until a sweep, a dead member's blocks and superblocks are out of use; nothing else suffers.
 
 use super::anchor;
 use super::marks;

@@ -30,13 +30,12 @@
 //!
 //! ## What is behind the blocks
 //!
-//! A large block of 72 KiB takes two superblocks, and three blocks of 18 KiB one; what they do not
-//! fill belongs to no thread. It is given back at once where taking it again is cheap, so at level
-//! `process` ([`TracedHeap::cut`]): the descriptors of such a use say "cut" from the beginning,
-//! before the space is given back, and go on to say so when the superblocks are free. So the rule
-//! is the same, for a part of a superblock: **what the file may have no space for has a descriptor
-//! that says so**, and the thread that takes the superblock next takes all of its space before
-//! another descriptor is written.
+//! A large block of 72 KiB takes two superblocks, and three blocks of 18 KiB one; the rest belongs
+//! to no thread. It is given back at once where taking it again is cheap, so at level `process`
+//! ([`TracedHeap::cut`]). The descriptors of such a use say "cut" before the space is given back,
+//! and still say so when the superblocks are free. So the rule is the same for a part of a
+//! superblock: **a descriptor says which space the file may not have**, and the thread that takes
+//! the superblock next takes all of its space before another descriptor is written.
 //!
 //! A descriptor that says "hole" also ends what it said before: after a loss of power no word that
 //! happens to look like a pointer into the former blocks brings them back.

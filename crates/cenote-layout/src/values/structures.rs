@@ -1,7 +1,7 @@
 //! Checks that collections are what their headers say of themselves.
 //!
 //! Safe code follows the links of a collection and believes its lengths without a check, because
-//! only transactions write them. After damage, and in an archive, other bytes may stand there. So
+//! only transactions write them. After damage, and in an archive, any bytes may stand there. So
 //! each header is compared with all that it leads to:
 //!
 //! * *Vector, text:* `len <= capacity`, and the array has room for that; a text ends between two
@@ -13,15 +13,15 @@
 //!   that end; `len` entries.
 //!
 //! For all of them: a link leads to the start of an allocated block of the link's type, in the
-//! header's pool, which has room for its type and the type's alignment. *Each block has one link*:
-//! so there is no cycle, and no two collections share what one of them would free. A place in use
-//! is a value of its type, also where it is zero.
+//! header's pool, and the block has room and alignment for that type. *Each block has one link*: so
+//! there is no cycle, and no two collections share a block that one of them would free. A place in
+//! use is a value of its type, also where it is zero.
 //!
-//! *Not looked at:* the order of keys, and in which bucket an entry lies. Lookups may miss entries
-//! then, and touch no other memory.
+//! *Not checked:* the order of keys, and in which bucket an entry lies. If those are wrong, lookups
+//! miss entries and touch no other memory.
 //!
-//! *Bounds.* Nothing that stands in a block is believed before it is checked. Each block is looked
-//! at once, so a check ends. It keeps a bit for each 8 bytes of superblocks that have such blocks.
+//! *Bounds.* Nothing in a block is believed before it is checked. Each block is read once, so a
+//! check ends. It keeps a bit for each 8 bytes of superblocks that have such blocks.
 
 use super::{ELEMENT, InvalidValue, Rule, UTF8, Values, is_own};
 use crate::id::TypeId;

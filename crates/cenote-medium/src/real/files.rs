@@ -1,14 +1,14 @@
 //! Files of a store directory, by names relative to its descriptor.
 //!
-//! Every name is opened with `openat` and without following a link, so the store stays the one that
-//! was opened, whatever happens to the paths above it. Names in a directory that is held are opened
-//! from that one (`beneath`).
+//! Every name is opened with `openat` and follows no link: the store stays the one that was opened,
+//! whatever happens to the paths above it. Names in a directory that is held are opened from that
+//! one (`beneath`).
 //!
-//! A failed write-back is reported once, to descriptors that were open when it failed or to the
-//! next one that is opened, unless the kernel forgot the inode meanwhile. So the descriptor that a
-//! file was written through is kept until a `sync` of that file, and the sync goes through it: an
-//! error in between cannot be lost. And once a sync failed, every later one fails: the kernel may
-//! have thrown away what it could not write and would report success.
+//! The kernel reports a failed write-back once: to descriptors that were open when it failed, or to
+//! the next one that is opened, unless it forgot the inode meanwhile. So the descriptor that wrote
+//! a file is kept until a `sync` of that file, and the sync goes through it: no error in between is
+//! lost. Once a sync failed, every later one fails: the kernel may have thrown away what it could
+//! not write, and would report success.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,11 +1,14 @@
-//! A directory of this machine as a medium.
+//! Makes a directory of this machine a medium: [`RealMedium`], which holds a descriptor of the
+//! directory.
 //!
-//! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out
-//! once, when it is opened (`detect`); files are reached relative to the descriptor (`files`), or
-//! to that of a directory in it that is held (`beneath`), mapped only inside windows that the
-//! medium reserved (`window`), and the store is locked against other processes and other openers in
-//! this one, by a lock that names its holder (`lock`) and by locks that nothing this process does
-//! to the files drops (`hold`).
+//! | module | does |
+//! | --- | --- |
+//! | `detect` | finds out once, at open, what the directory lies on |
+//! | `files` | reaches files relative to the descriptor |
+//! | `beneath` | reaches files relative to that of a directory in it that is held |
+//! | `window` | maps files, only inside windows that the medium reserved |
+//! | `lock` | locks the store against other processes and openers, and names the holder |
+//! | `hold` | locks that nothing this process does to the files drops |
 
 mod beneath;
 mod detect;

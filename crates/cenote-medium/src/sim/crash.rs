@@ -1,16 +1,16 @@
-//! The states that a crash may leave, and the images that make one state concrete.
+//! The states that a crash may leave, and images: concrete forms of one state.
 //!
 //! A [`CrashState`] is the model at one moment: what is certainly durable, and a list of undecided
 //! *units*, each with its possible values. An [`Image`] is one choice for every unit. Invariants:
 //!
-//! * Value 0 of every unit is the durable one, so the choice of all zeros is the medium with
-//!   everything lost that can be lost. Values of a unit differ from each other, so that different
-//!   choices are different states.
+//! * Value 0 of every unit is the durable one: the choice of all zeros is the medium that has lost
+//!   all that can be lost. Values of a unit differ from each other: different choices are different
+//!   states.
 //! * An image shares every page with the state except those that its choice changes: making one
 //!   costs a few microseconds whatever the size of the files.
 //! * Names that no directory leads to, and files that no name leads to, are not in an image.
-//! * Which pages have no space is no unit: an image of a loss of power has every hole that it may
-//!   have, the worst of the states it may be in.
+//! * Pages without space are no unit: an image of a loss of power has every hole that it may have,
+//!   which is the worst state that it may be in.
 
 mod image;
 

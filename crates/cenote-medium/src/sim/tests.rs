@@ -1,4 +1,4 @@
-//! The fault model, proved on small histories: every test names what a crash may or may not leave.
+//! Proves the fault model on small histories: every test names what a crash may or may not leave.
 
 use super::*;
 use crate::{

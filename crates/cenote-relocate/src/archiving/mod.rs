@@ -1,15 +1,15 @@
-//! Archiving (PUD-9; Puddles paper, 4.2): pools in their in-memory form, out of a store into an
-//! archive, and from there into a store.
+//! Archiving (PUD-9; Puddles paper, 4.2): brings pools in their in-memory form out of a store into
+//! an archive, and from there into a store.
 //!
 //! Invariants:
 //!
 //! * **Export** reads files and changes none. It takes only pools that no process has open and
-//!   whose files are the truth: nothing is to be replayed, traced or rewritten in them. An archive
-//!   of a file has its name only when it is whole and on the disk.
+//!   whose files need no replay, tracing or rewriting. The file of an archive gets its name only
+//!   when it is whole and on the disk.
 //! * **Import** puts everything into files that no record names, checks everything, syncs, and then
 //!   makes one batch of the catalog. An import that ends before that leaves the store as it was.
-//! * Neither has code of the application: both read types, and where their pointers lead, from
-//!   descriptors and pointer maps.
+//! * Neither runs code of the application: both learn types and pointers from descriptors and
+//!   pointer maps.
 
 mod error;
 mod export;

@@ -1,54 +1,57 @@
-//! A consistent copy of a store that is in use: [`Store::begin_backup`].
+//! Makes a consistent copy of a store that is in use: [`Store::begin_backup`].
 //!
 //! # What the copy is
 //!
-//! A closed store of the same identity (decision 103), that holds: pools in direct mode as they
-//! were at one moment between transactions, the same for all of them; pools in shadowed mode and
-//! objects as their last psync left them, all psyncs up to one moment and none after it; protected
-//! ones sealed as they lie there. Logs and leases of living sessions stay behind: between
-//! transactions they say nothing. A session that ended badly, and whose logs are set aside, goes
-//! along.
+//! A closed store of the same identity (decision 103). It holds
+//!
+//! | what | as it was |
+//! | --- | --- |
+//! | pools in direct mode | at one moment between transactions, the same for all of them |
+//! | pools in shadowed mode, objects | after all psyncs up to one moment, and none after it |
+//! | protected ones | the same, sealed |
+//!
+//! Logs and leases of living sessions stay behind: between transactions they say nothing. A session
+//! that ended badly, and whose logs are set aside, goes along.
 //!
 //! # Clients
 //!
-//! A daemon's clients store into mappings and ask no process. Those that write pools in direct mode
-//! are asked to stand between two transactions, by the caller ([`Store::pools_at_work`]); the
-//! others change files only by psyncs, which the daemon makes. What the copy stands for is the
-//! moment of 3 in which the control lock is held: under it, each pool that clients write has one
-//! that keeps transactions from it ([`Backup::copy_standing`]); nothing is granted and no client is
-//! ended until the lock is released. A client that has died is not standing, until its logs are
-//! replayed.
+//! A daemon's clients store into mappings and ask no process. The caller asks those that write
+//! pools in direct mode to stand between two transactions ([`Store::pools_at_work`]). The others
+//! change files only by psyncs, which the daemon makes. The copy is of the moment of 3 in which the
+//! control lock is held: each pool that clients write then has one that keeps transactions from it
+//! ([`Backup::copy_standing`]), nothing is granted, and no client is ended until the lock is
+//! released. A client that has died does not count as standing until its logs are replayed.
 //!
 //! # Steps
 //!
 //! 1. *Begun*: a directory beside the target, under a name that no store has, locked by this
 //!    process.
-//! 2. *Ahead* ([`Backup::copy_ahead`]): every file is copied as it is, while all go on. The copies
-//!    are of no one moment.
+//! 2. *Ahead* ([`Backup::copy_ahead`]): every file is copied while all writers go on. The copies
+//!    are of different moments.
 //! 3. *Held* ([`Backup::copy_held`]): the caller keeps transactions from running; journals are
 //!    quiet ([`cenote_journal::Quiet`]); the catalog's lock is held. Files are compared with their
-//!    copies, and what differs is written again. This is all that writers wait for: reading, and
+//!    copies, and differences are written again. Writers wait for this step only: reading, and
 //!    writing what changed since 2.
 //! 4. *Finished* ([`Backup::finish`]): the catalog and the superblock of the copy are written, all
 //!    is synced, and **the renaming of the directory to the target commits**.
-//! 5. *Named*: the parent of the target is synced, and with that the copy survives loss of power.
-//!    If this sync fails, the copy is there all the same ([`BackedUp::Unsynced`]).
+//! 5. *Named*: the parent of the target is synced: from now on the copy survives loss of power. If
+//!    this sync fails, the copy is there all the same ([`BackedUp::Unsynced`]).
 //!
 //! A crash before 4 leaves the target as it was, and the directory of 1, which the next backup
-//! beside it removes. An error, a full disk, and a caller that stops it remove that directory at
-//! once.
+//! beside it removes. After an error, a full disk, or a stop by the caller, that directory is
+//! removed at once.
 //!
 //! # Why the files of 3 are of one moment
 //!
-//! What is stored into a direct pool is stored in a transaction. Primaries, files of protected
-//! pools and of objects change when records are applied, and a quiet journal has none. Files are
-//! made, renamed and removed under the catalog's lock, but for a puddle that has moved and is
-//! rewritten when it is first touched: that file is as good before, in the middle and afterwards
+//! Stores into a direct pool are part of a transaction. Primaries, and files of protected pools and
+//! of objects, change when records are applied, and a quiet journal has none. Files are made,
+//! renamed and removed under the catalog's lock. The exception is a puddle that has moved and is
+//! rewritten at its first touch: its file is as good before, in the middle and afterwards
 //! ([`crate::relocate`]), and the copy's catalog says that it is pending.
 //!
-//! Blocks in caches of the living session are marked in the copy as a crash of its process would
-//! leave them. So the copy's catalog has leases of a session that is gone on pools that are in use,
-//! and the first to open them adopts their heaps as after such a crash. There is no log to replay.
+//! In the copy, blocks in caches of the living session have the marks that a crash of its process
+//! would leave. So the copy's catalog has leases of a session that is gone on pools that are in
+//! use, and the first opener adopts their heaps as after such a crash. There is no log to replay.
 
 mod files;
 
@@ -277,7 +280,11 @@ impl Backup {
         if self.copy_standing(&BTreeSet::new(), &mut |_, _| true)? {
             return Ok(());
         }
-        Err(StoreError::Backup { detail: "clients of this daemon have pools of the store".into() })
+        Err(StoreError::Backup {
+            detail: "clients of this daemon have pools of the store: wait until they have closed \
+                     them, or back up through the daemon"
+                .into(),
+        })
     }
 
     /// The same in a store that has clients. Clients that are `standing` have no transaction on
@@ -410,7 +417,9 @@ impl Backup {
     /// As [`Backup::copy_ahead`]; something has come to lie at the target. There is no copy then.
     pub fn finish(mut self) -> Result<BackedUp, StoreError> {
         let Some(Head { block, records, names }) = self.control.take() else {
-            return Err(StoreError::Backup { detail: "its files are of different moments".into() });
+            return Err(StoreError::Backup {
+                detail: "the files were not copied at one moment: copy them held before".into(),
+            });
         };
         let (stamped, seal) = &self.sealed;
         for (name, copied) in &self.copied {

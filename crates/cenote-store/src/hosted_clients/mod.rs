@@ -1,41 +1,41 @@
-//! Admits clients, grants them puddles, and ends them. A *hosted client*, here a client for short,
-//! is a session of another process in a store that this process has open (PUD-1, PUD-2; Puddles
-//! paper, 3.2, 4.1, 4.3, 4.6).
+//! Admits clients, grants them puddles, and ends them (PUD-1, PUD-2; Puddles paper, 3.2, 4.1, 4.3,
+//! 4.6). A *hosted client*, here a client for short, is a session of another process in a store
+//! that this process has open.
 //!
 //! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* clients.
-//! It gives them puddles, which it does not map itself, and when a client has ended it replays the
-//! client's logs, by the same code that recovers a store at open.
+//! It gives them puddles, which it does not map itself. When a client has ended, it replays the
+//! client's logs, by the code that recovers a store at open.
 //!
 //! What holds at any time:
 //!
-//! * before a client has a puddle of a pool, a lease record says so, and with the first one a
-//!   client record says which process it is: the next opener knows which processes may be writing,
-//!   and what their logs may change;
-//! * a pool has one client that writes it, or any number that share it, all writing, or any number
+//! * before a client has a puddle of a pool, a lease record says so; before its first puddle, a
+//!   client record names its process. So the next opener knows which processes may be writing, and
+//!   what their logs may change;
+//! * a pool has one client that writes it, or any number that share it and write, or any number
 //!   that read it;
-//! * a puddle that a client could write never comes to another client under another name: it is not
+//! * a puddle that a client could write never goes to another client under another name: it is not
 //!   recycled, neither as a log nor as a spare one;
-//! * logs are replayed only when the client's process has ended, which is for the caller to know.
+//! * logs are replayed only when the client's process has ended; the caller knows when.
 //!
 //! # Updates in several steps
 //!
 //! **A grant.** One batch has the lease (and the client record, if it is the first): **it
-//! commits**. Only then descriptors are given away.
+//! commits**. Only then descriptors go to the client.
 //!
-//! **A grant to share.** The same, and the record says that others may have the pool too. A client
-//! that has a pool alone, and asks to share it, has one record more: **it commits**. From then on
-//! it uses the pool as one of several; what it has mapped stays as it is.
+//! **A grant to share.** The same, and the record says that others may have the pool too. If a
+//! client that has a pool alone asks to share it, one more record **commits** that. From then on it
+//! uses the pool as one of several; its mappings stay.
 //!
-//! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an
-//! orphan; (2) one batch names puddle and client: **it commits**. A log's puddle is named without
-//! being listed: the client does that.
+//! **A log space.** (1) A puddle's file is made with the log space's header in it, and synced: an
+//! orphan. (2) One batch names puddle and client: **it commits**. A log's puddle is named, and the
+//! client lists it.
 //!
-//! **The end of a client.** (1) its logs are replayed, which is idempotent, while other clients'
-//! work goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this
-//! process the leases on what the client could write, as its bytes are in the page cache still:
-//! **it commits the recovery**; (3) the files of the logs are removed: orphans. A client with a log
-//! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools
-//! are reported; one batch takes its client record: it is no process any more.
+//! **The end of a client.** (1) Its logs are replayed, which is idempotent, while other clients
+//! work on. (2) One batch ends its leases, removes it and its log puddles, and gives this process
+//! the leases on what the client could write, as those bytes are in the page cache still: **it
+//! commits the recovery**. (3) The files of the logs are removed: orphans. A client with a log that
+//! failed its checks stays in the catalog with its leases and logs, and its pools are reported; one
+//! batch takes its client record, because it is no process any more.
 
 mod end;
 mod grant;

@@ -96,7 +96,7 @@ impl Store {
     ) -> Result<ObjectInfo, StoreError> {
         self.inner().refuse_unless_hosting()?;
         if new.id.is_nil() {
-            return Err(bad("an object has an identity"));
+            return Err(bad("the object's identity is zero: choose a random one"));
         }
         let header_len = if new.at_rest == AtRest::None { 0 } else { size_of::<AtRestHeader>() };
         if new.header.len() != header_len {

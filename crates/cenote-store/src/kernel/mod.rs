@@ -1,11 +1,11 @@
 //! The kernel of a store: superblock, catalog, window, puddles, pools, leases and logs.
 //!
 //! **No module of the kernel imports one outside it** (`scripts/layers.sh` checks that). It knows
-//! no client, no daemon, no relocation, no psync and no protected file. What such parts keep with
-//! an open store is in typed slots, and the kernel tells them what happens (`store/extensions.rs`).
-//! The daemon that keeps a client's store is a trait ([`store::Remote`]).
+//! no client, no daemon, no relocation, no psync and no protected file. Such parts keep their state
+//! with an open store in typed slots, and the kernel tells them what happens
+//! (`store/extensions.rs`). The daemon that keeps a client's store is a trait ([`store::Remote`]).
 //!
-//! A folder imports those before it:
+//! A folder imports only those before it:
 //!
 //! | folder | what it has |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! What a directory says of its store before anything is recovered: superblock and catalog.
+//! Reads superblock and catalog of a directory, before anything is recovered.
 
 use crate::alive;
 use crate::kernel::catalog::journals::Journals;

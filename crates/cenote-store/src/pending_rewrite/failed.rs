@@ -1,4 +1,4 @@
-//! Why a puddle was not rewritten.
+//! Errors of rewriting a puddle.
 
 use crate::kernel::interface::error::StoreError;
 use cenote_medium::MediumError;

@@ -1,6 +1,6 @@
-//! What a store that is open for reading keeps in memory of puddles that are pending: what recovery
-//! made of them, and what journal and kept files lay over them. Their images are made of that, and
-//! not of their files alone.
+//! Keeps in memory, for a store that is open for reading, what recovery made of pending puddles,
+//! and what journal and kept files lay over them. Their images are made of that, and not of their
+//! files alone.
 
 use super::lazy_rewrite::LazyRewrite;
 use super::replace::Image;

@@ -1,42 +1,42 @@
-//! Puddles that are pending: they came to another address, and their pointers are still to be
-//! rewritten ([`crate::relocate`]).
+//! Rewrites pending puddles: they came to another address, and their pointers are not rewritten yet
+//! ([`crate::relocate`]).
 //!
 //! # Rewriting one puddle
 //!
-//! The header of a puddle's file says for which address its contents are right, and a generation.
-//! Where doing it twice is as doing it once the puddle is rewritten in its file (in_place.rs has
-//! those states). Otherwise:
+//! The header of a puddle's file has a generation, and the address for which its contents are
+//! right. A puddle that can be rewritten twice with the same result is rewritten in its file
+//! (in_place.rs has those states). Otherwise:
 //!
 //! 1. *Old*: the catalog says pending, the header has the old address and the generation before.
-//! 2. What the file holds is copied into a new file, under a name that no record has, and rewritten
-//!    there: an orphan (replace.rs). It is synced.
+//! 2. The file is copied into a new one, under a name that no record has, and rewritten there: an
+//!    orphan (replace.rs). It is synced.
 //! 3. **The renaming of the new file over the old one commits.** The header in it has the new
 //!    address and generation. The directory is synced before anything is mapped.
-//! 4. *New*: the catalog says pending, the header says done. The opener of the pool sees that, and
-//!    asks for nothing more.
-//! 5. The next batch of the catalog, whatever it is about, says that the puddle is not pending any
-//!    more. No caller waits for it.
+//! 4. *New*: the catalog says pending, the header says done. The opener of the pool sees that and
+//!    rewrites nothing.
+//! 5. The next batch of the catalog says that the puddle is not pending any more. No caller waits
+//!    for it.
 //!
-//! A crash before 3 leaves the old file, and an orphan that the next writable open removes; after
-//! it the new one. In shadowed mode there are two files of one contents: the primary is renamed and
-//! its directory synced before the shadow is. In between the shadow is old, so the puddle is, and
-//! it is rewritten again; the primary, which is new, is left alone. A loss of power that makes
-//! shadows void copies primaries over them, whichever they are.
+//! A crash before 3 leaves the old file, and an orphan that the next writable open removes; a crash
+//! after it leaves the new file. In shadowed mode two files have the contents: the primary is
+//! renamed and its directory synced, then the shadow. After a crash in between the shadow is old,
+//! so the puddle is rewritten again; the primary is new and stays. A loss of power that makes
+//! shadows void copies primaries over them, old or new.
 //!
-//! A store that is open for reading only writes no file: the rewritten image is put into private
-//! memory at the puddle's address.
+//! A store that is open for reading only writes no file: the rewritten image is in private memory
+//! at the puddle's address.
 //!
 //! # A puddle that is damaged when it moves
 //!
-//! It goes along, with the others of its pool, and what it becomes is decided when its file is
-//! back: the catalog says pending and no generation, and the file may have any, at the old address.
-//! The generation is recorded before anything else happens to the file (`learn_generation`). Until
-//! then the pool is refused, as it would be at home.
+//! It moves with its pool. Its form is decided when its file is back: the catalog says pending and
+//! no generation, and the file may have any generation, at the old address. The generation is
+//! recorded before anything else happens to the file (`learn_generation`). Until then the pool is
+//! refused, as it would be without the move.
 //!
 //! # Pools that are protected
 //!
-//! A puddle of a pool that is protected at rest is opened into memory, rewritten there and sealed
-//! anew (reseal.rs); the states are the same.
+//! A puddle of such a pool is opened into memory, rewritten there and sealed anew (reseal.rs); the
+//! states are the same.
 //!
 //! # What reads a puddle without touching it
 //!

@@ -1,4 +1,4 @@
-//! Puddles of a pool that are pending, and what rewriting has done: as callers see it.
+//! Reports the pending puddles of a pool, and what rewriting has done.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{Backend, RelocationProgress, Rewritten};

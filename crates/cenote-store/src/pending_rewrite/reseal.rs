@@ -14,16 +14,20 @@
 //! # Keys
 //!
 //! A pool's root puddle wraps the data keys of the others, by a key that is derived from its own
-//! data key. So it is sealed anew first, when the pool is opened; the others are still under the
-//! old root's key, which goes with the old root's file. Therefore the new root's header holds that
-//! key, encrypted under the new root's data key (`inherited_key`): the same renaming that takes the
-//! old key away brings it along. A change of the caller's key finishes the copy first, and takes
-//! the inherited key away: it opens the original, too.
+//! data key. So it is sealed anew first, when the pool is opened. The others are still under the
+//! old root's key, which goes with the old root's file. So the new root's header holds that key,
+//! encrypted under the new root's data key (`inherited_key`): the same renaming that takes the old
+//! key away brings it along. A change of the caller's key finishes the copy first, and takes the
+//! inherited key away, because that opens the original too.
 //!
-//! States of a pool, each a file's name: (1) all are pending: the caller's key opens the old root,
-//! and that the others; (2) the root is new: it opens those that are new by its own key, those that
-//! are pending by the inherited one; (3) all are new. A crash leaves one of them. The inherited key
-//! is not in the next header that is written then ([`Protection::disinherit`]).
+//! States of a pool, each a file's name:
+//!
+//! 1. All are pending: the caller's key opens the old root, and that the others.
+//! 2. The root is new: it opens the new ones by its own key, the pending ones by the inherited one.
+//! 3. All are new.
+//!
+//! A crash leaves one of them. The next header that is written in state 3 has no inherited key
+//! ([`Protection::disinherit`]).
 //!
 //! In a store that is open for reading only, puddles that are pending are opened into memory, and
 //! no file changes.

@@ -1,4 +1,5 @@
-//! Which pools a loss of power may have torn, and which of them the caller takes as they are.
+//! Finds the pools that a loss of power may have torn, and those of them that the caller takes as
+//! they are.
 
 use super::dead::Dead;
 use crate::kernel::catalog::CatalogState;

@@ -1,4 +1,4 @@
-//! Whom recovery is about.
+//! The dead clients that recovery is about.
 
 use crate::kernel::catalog::CatalogState;
 use crate::kernel::store::Inner;

@@ -1,4 +1,4 @@
-//! What recovery decides: the records of the batch that commits it, and what follows from them.
+//! The decisions of recovery: the records of the batch that commits it, and what follows from them.
 
 use super::covered::{covered, taken_as_is};
 use super::dead::Dead;

@@ -1,4 +1,4 @@
-//! Which files recovery can use, and where what a log speaks of is now.
+//! Finds the files that recovery can use, and where what a log names is now.
 //!
 //! A log says addresses of the window in which it was written. If that window has moved since, and
 //! the log with it, because it waited ([`crate::relocate::window`], "What waits"), its puddles are

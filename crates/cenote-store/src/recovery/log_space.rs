@@ -1,4 +1,4 @@
-//! What a client's log space lists, and which of it is the client's own.
+//! Reads a client's log space: what it lists, and which of that is the client's own.
 
 use super::problem::{Problem, lost_page, sorted};
 use super::replaying::Replaying;

@@ -1,5 +1,5 @@
-//! What is wrong with a file that recovery needs, told apart from errors of the medium that say
-//! nothing of it ([`super`], "Errors of the medium").
+//! A problem of a file that recovery needs, told apart from errors of the medium that say nothing
+//! of it ([`super`], "Errors of the medium").
 
 use crate::kernel::puddles::verify::about_file;
 use cenote_layout::id::Uuid;

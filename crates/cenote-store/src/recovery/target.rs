@@ -1,4 +1,4 @@
-//! What a replay may touch.
+//! The memory that a replay may touch.
 
 use super::replaying::Replaying;
 use cenote_layout::id::Uuid;

@@ -1,4 +1,4 @@
-//! What becomes of a client whose logs were replayed.
+//! The verdict about a client whose logs were replayed.
 
 use cenote_layout::id::PoolId;
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Puddles that hold nothing any more: log puddles that no client uses, and records whose files
-//! are gone.
+//! Forgets puddles that hold nothing any more: log puddles that no client uses, and records whose
+//! files are gone.
 
 use crate::kernel::catalog::{AppendError, CatalogState};
 use crate::kernel::interface::report::{Damage, OpenReport};

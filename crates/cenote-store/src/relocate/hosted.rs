@@ -2,9 +2,9 @@
 //! store.
 //!
 //! An embedded store opens a pool before it copies or moves it: then no other process writes the
-//! pool, its puddles are verified, and what has moved is rewritten. A store that hosts maps no
-//! pool: it reads files that clients can cut short, and does not map them. What opening gives, a
-//! *hold* gives here. It is memory of this process, and says of a pool:
+//! pool, its puddles are verified, and moved ones are rewritten. A store that hosts maps no pool:
+//! it reads files that clients can cut short. A *hold* does here what opening does there. It is
+//! memory of this process, and says of a pool:
 //!
 //! * *copied*: while the hold lasts, no client is granted the pool for writing, and no operation
 //!   removes or moves it. Clients that read it may be there, and may come.
@@ -20,16 +20,16 @@
 //! granted**, and not by the client when it touches a puddle:
 //!
 //! * A client that reads has descriptors for reading. It could rewrite in memory of its own, but
-//!   then two clients would have two images of one pool, and the file would never be done with.
+//!   then two clients would have two images of one pool, and the file would stay pending for ever.
 //! * A client that writes could store into its mapping, but one that is killed in the middle would
-//!   leave half of a puddle. What makes a rewriting whole is a new file under the old name, and
-//!   names are the daemon's.
-//! * A daemon that rewrote one puddle while others are mapped by clients, whose threads wait for it
-//!   in a fault, would have them wait for its socket there.
+//!   leave half of a puddle. A whole rewriting takes a new file under the old name, and names are
+//!   the daemon's.
+//! * If a daemon rewrote one puddle while clients have others mapped, their threads would wait in a
+//!   fault for its socket.
 //!
-//! So `a puddle that is due has never been mapped since it moved` holds as in an embedded store.
-//! The rewriter sees bytes that clients have written, and nothing else: it is given a private
-//! image, whatever becomes of the file meanwhile.
+//! So a pending puddle was never mapped since it moved, as in an embedded store. The rewriter sees
+//! bytes that clients have written, and nothing else: it is given a private image, whatever becomes
+//! of the file meanwhile.
 //!
 //! # An import
 //!

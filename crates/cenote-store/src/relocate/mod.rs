@@ -2,8 +2,8 @@
 //! Puddles paper, 3.3 and 4.2).
 //!
 //! The store records where puddles went and which of them are pending; it has no code that finds
-//! pointers. A [`Rewriter`], from the layer of heaps, changes an image of one puddle; without one a
-//! pool with puddles that are pending is not opened.
+//! pointers. A [`Rewriter`], from the layer of heaps, changes an image of one puddle. Without one,
+//! a pool with pending puddles is not opened.
 //!
 //! # What the catalog says
 //!
@@ -14,13 +14,11 @@
 //! or a new choice of addresses (moving.rs). Nothing in that batch depends on how many pointers
 //! there are.
 //!
-//! **A puddle that is pending has never been mapped since it moved.** So no log and no psync says
-//! anything about it, and recovery need not look at it. It follows from two things: mapping refuses
-//! a puddle that is pending, and all code that makes one accessible rewrites it first
-//! (`pending_rewrite`, lazy_rewrite.rs).
+//! **A pending puddle was never mapped since it moved.** So no log and no psync says anything about
+//! it, and recovery need not look at it. It holds because mapping refuses a pending puddle, and all
+//! code that makes one accessible rewrites it first (`pending_rewrite`, lazy_rewrite.rs).
 //!
-//! How one puddle is rewritten, and which code reads one that is pending, is in the module
-//! `pending_rewrite`.
+//! Module `pending_rewrite` says how one puddle is rewritten, and which code reads a pending one.
 
 pub(crate) mod hosted;
 pub(crate) mod import;

@@ -1,18 +1,19 @@
 //! Moves pools inside their store: copies them, and gives them new addresses.
 //!
-//! **A clone** is an import of the pool's own files, copied, or shared block by block if that is
-//! asked for and the file system can do it: see [`super::import`]. A file that is pending is only
-//! ever read and replaced, never mapped, so a store into the clone cannot find the disk full. A
-//! store into the *original* can, where blocks are shared: they are copied when it writes them,
-//! until the clone is rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full
-//! disk is `SIGBUS` then. So blocks are shared only if the caller asks for it.
+//! **A clone** is an import of the pool's own files: copied or, if the caller asks for it and the
+//! file system can do it, shared block by block ([`super::import`]). A pending file is only read
+//! and replaced, never mapped, so a store into the clone cannot find the disk full. A store into
+//! the *original* can, where blocks are shared, until the clone is rewritten
+//! ([`crate::PoolHandle::finish_relocation`]) or removed: the write copies the block, and a full
+//! disk is `SIGBUS` then.
 //!
-//! **New addresses.** States: (1) all puddles that are pending are rewritten, pools in shadowed
-//! mode are psynced, the journal is trimmed, so that no record is left about old contents at a
-//! place in a file; (2) one batch gives the pool's puddles their addresses and says that every
-//! puddle of the store's pools is pending: **the catalog's batch commits**. No file is touched.
-//! Other pools may point into the one that moved, so they are pending as well; they stay where they
-//! are.
+//! **New addresses.** States:
+//!
+//! 1. All pending puddles are rewritten, pools in shadowed mode are psynced, and the journal is
+//!    trimmed: no record is left about old contents at a place in a file.
+//! 2. One batch gives the pool's puddles their addresses and says that every puddle of the store's
+//!    pools is pending: **the catalog's batch commits**. No file is touched. Other pools may point
+//!    into the one that moved, so they are pending as well; they stay where they are.
 
 use super::import::Import;
 use super::neighbours::add_neighbours;
@@ -371,7 +372,7 @@ impl Inner {
             return Err(StoreError::Import {
                 detail: format!(
                     "the pool has {puddles} puddles or more, and at most {RELOCATION_MOVES_MAX} \
-                     are moved together"
+                     are moved together: copy its values into a pool with larger puddles"
                 ),
             });
         }

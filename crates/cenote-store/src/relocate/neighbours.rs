@@ -1,4 +1,5 @@
-//! Pointers one past the end of a puddle that stays, where another moves away behind it.
+//! Finds ranges for pointers one past the end of a puddle that stays, where another moves away
+//! behind it.
 
 use cenote_layout::catalog::MoveRecord;
 

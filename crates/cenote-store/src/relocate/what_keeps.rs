@@ -1,4 +1,4 @@
-//! What keeps a store in its window: a move would lose or break it.
+//! Says what keeps a store in its window: a move would lose or break it.
 
 use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::report::Damage;

@@ -1,4 +1,4 @@
-//! A store whose window is taken in this process opens in another one: its puddles move there, by
+//! Moves a store whose window is taken in this process into another one: its puddles move there, by
 //! the machinery of pools that move.
 //!
 //! # States of an open for writing at a distance
@@ -33,12 +33,12 @@
 //!
 //! # A puddle that is damaged
 //!
-//! The file of a puddle may be gone, or not as it should be. It moves as the others do, by its
-//! record alone; what its header says need not be known ([`crate::relocate`]). Its pool is refused
-//! then, as at home, and opens when the file is back, as it was before the move. A protected pool
-//! is sealed as before until then, all of it: its root puddle is sealed anew when all are there.
-//! That the file is no older one, the lists of puddles and of roots say, as at home: the new root
-//! names the one that it replaces.
+//! The file of a puddle may be gone or damaged. The puddle moves as the others do, by its record
+//! alone; what its header says need not be known ([`crate::relocate`]). Its pool is refused then,
+//! as at home, and opens when the file is back as it was before the move. A protected pool stays
+//! sealed as before until then: its root puddle is sealed anew when all are there. The lists of
+//! puddles and of roots show whether that file is an older one, as at home: the new root names the
+//! one that it replaces.
 //!
 //! # What waits
 //!
@@ -72,13 +72,16 @@
 //!
 //! # What keeps a store at home
 //!
-//! Lost records of the catalog, a journal of pools that is refused, clients of a daemon that live;
-//! a pool in shadowed mode on which a session that ended has a lease still: its shadow has more
-//! than its primary, and must neither be psynced, because half a transaction may be in it, nor
-//! rewritten, which would make one puddle's primary newer than another's; a protected pool that is
-//! partly pending (its root puddle has room for the key of one earlier state), or pending with a
-//! file that was damaged since, which may have been sealed anew. The open fails and says which
-//! ([`OpenError::WindowStays`]).
+//! * lost records of the catalog;
+//! * a journal of pools that is refused;
+//! * clients of a daemon that live;
+//! * a pool in shadowed mode on which a session that ended still has a lease. Its shadow has more
+//!   than its primary: a psync could make half a transaction durable, and rewriting would make one
+//!   puddle's primary newer than another's;
+//! * a protected pool that is partly pending (its root puddle has room for the key of one earlier
+//!   state), or pending with a file that was damaged since, which may have been sealed anew.
+//!
+//! The open fails and says which ([`OpenError::WindowStays`]).
 //!
 //! # An open for reading
 //!

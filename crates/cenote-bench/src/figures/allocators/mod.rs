@@ -1,6 +1,6 @@
 //! Allocators: Ralloc's Figure 5 a-d and the microbenchmark of Poseidon's Figure 6.
 //!
-//! Unit: million operations a second, of all threads together; what an operation is says the row.
+//! Unit: million operations a second, of all threads together; a row says what an operation is.
 //! Every block is stamped and checked ([`crate::allocator`]), in the timed part, for every system
 //! alike.
 //!
@@ -8,11 +8,11 @@
 //!
 //! * [`threadtest`] (pairs: an allocation and a free): again and again: allocate 10^5 blocks of 64
 //!   bytes, then free them in the same order.
-//! * [`shbench`] (pairs): sizes from 64 to 400 bytes, small ones more often, over 10^5 slots, of
-//!   which a moving fifth is kept while the others are freed.
-//! * [`larson`] (pairs): 10^3 blocks of 64 to 400 bytes, first allocated by another thread; free a
-//!   random one, allocate another in its place; after a while a new thread goes on with what is
-//!   left.
+//! * [`shbench`] (pairs): sizes from 64 to 400 bytes, small ones more often, over 10^5 slots; a
+//!   moving fifth of the slots is kept while the others are freed.
+//! * [`larson`] (pairs): 10^3 blocks of 64 to 400 bytes, which another thread allocated; free a
+//!   random one and allocate another in its place; after a while a new thread goes on with the
+//!   blocks.
 //! * [`prodcon`] (objects): pairs of threads: one allocates objects of 64 bytes and sends them
 //!   through a Michael-Scott queue, the other frees them.
 //! * [`poseidon6`]`_SIZE` (operations: an allocation or a free): 100 allocations of SIZE bytes,
@@ -24,8 +24,9 @@
 //! Poseidon's test in all.
 //!
 //! Systems: `cenote` is the heap of a pool in a store ([`crate::traced`]), called as transactions
-//! call it, by what the compiler can inline; `cenote (call)` is the same behind a function call, as
-//! malloc is for every program. The peers are in `cenote-bench-peers`. Threads are not pinned.
+//! call it, so that the compiler can inline. `cenote (call)` is the same heap behind a function
+//! call, as malloc is for every program. The peers are in `cenote-bench-peers`. Threads are not
+//! pinned.
 
 pub mod larson;
 pub mod poseidon6;

@@ -7,10 +7,9 @@
 //! | `poseidon8` | [`solvers`] | `ackermann`, `kruskal`, `queens` | a repetition |
 //! | `poseidon9` | [`ycsb`] | `load`, `a` | an operation on a B+-tree |
 //!
-//! Unit: nanoseconds of the clock on the wall by the operations of all threads: two threads that do
-//! not disturb each other have half of one. 1, 2, 4, 8 and 16 threads, or those of `--threads`.
-//! They are not pinned. A run is as long as any other figure's, or with `--scale X` that part of
-//! the paper's.
+//! Unit: nanoseconds of wall clock, divided by the operations of all threads: two threads that do
+//! not disturb each other halve it. Threads: 1, 2, 4, 8 and 16, or those of `--threads`, not
+//! pinned. A run is as long as any other figure's, or with `--scale X` that part of the paper's.
 //!
 //! Systems: `traced` is called as transactions call it; `logged` with each protection that is to be
 //! measured ([`LOGGED`]). Both are heaps of pools in stores, at both levels. libpmemobj and

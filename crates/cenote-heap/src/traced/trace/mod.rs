@@ -1,20 +1,20 @@
-//! Tracing: which blocks can be reached from the roots (RAL-2, RAL-9, Ralloc 4.5.1).
+//! Traces: finds the blocks that roots lead to (RAL-2, RAL-9, Ralloc 4.5.1).
 //!
-//! Pointer maps that the store keeps say where a block's pointers are (PUD-7); they are Ralloc's
-//! filter functions, written as data. A type that data cannot describe may have a [`Filter`] in
-//! this process. Blocks of types with neither, and blocks without a type, are scanned word by word:
+//! The store's pointer maps say where a block's pointers are (PUD-7); they are Ralloc's filter
+//! functions, written as data. A type that data cannot describe may have a [`Filter`] in this
+//! process. Blocks of types with neither, and blocks without a type, are scanned word by word:
 //! every word that leads into a block keeps that block, interior pointers and off-holders (RAL-5)
-//! included. The tracer believes descriptors that pass their checksum, and nothing else that lies
-//! in the heap: no mark, no pointer.
+//! included. The tracer believes descriptors that pass their checksum, and nothing else in the
+//! heap: no mark, no pointer.
 //!
-//! Reached blocks are noted in a table of one bit per 16 bytes of heap (`table`), beside the heap's
-//! own marks. So `check` can trace without changing anything, and a recovery that is interrupted or
-//! cancelled while it traces has changed nothing.
+//! Reached blocks are noted in a table of one bit per 16 bytes of heap (`table`), apart from the
+//! heap's own marks. So `check` can trace and change nothing, and so does a recovery that is
+//! interrupted or cancelled while it traces.
 //!
-//! What is done for one block is in `program` (where its pointers are, compiled once for each type)
-//! and `worker` (following them). Tracing waits for memory more than for anything else, so a worker
-//! asks for the memory of some pending blocks before it looks at the first of them. Several workers
-//! share their pending blocks (`share`); they are started only when a heap turns out to be large.
+//! `program` says where a block's pointers are, compiled once for each type; `worker` follows them.
+//! Tracing mostly waits for memory, so a worker prefetches some pending blocks before it looks at
+//! the first of them. Several workers share their pending blocks (`share`); they start only when a
+//! heap turns out to be large.
 
 mod program;
 mod share;

@@ -1,5 +1,5 @@
-//! Where the pointers of a block are: for each type what its record, or its filter, says, made
-//! ready to be run over many blocks.
+//! Finds the pointers of a block: makes each type's record, or its filter, ready to be run over
+//! many blocks.
 
 pub(super) use crate::copied::load;
 use crate::trace::{Filter, Types};

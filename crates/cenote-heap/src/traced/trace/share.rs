@@ -1,4 +1,4 @@
-//! Several workers on one traversal: shares of the work, waiting, and the end.
+//! Shares one traversal among several workers: the work, waiting, and the end.
 //!
 //! A *share* of the work is what a busy worker has, or a gift that no thread has taken yet.
 //! `shares` counts them, under the lock: a worker that gives makes one more, one that takes a gift

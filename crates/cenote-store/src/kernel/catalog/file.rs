@@ -1,15 +1,13 @@
-//! Reading the two files of the catalog: what each holds, what the two hold together, and what of
+//! Reads the two files of the catalog: what each holds, what the two hold together, and what of
 //! that is damage.
 //!
-//! A file is scanned for whole frames; where none begins, the scan goes on at the next multiple of
-//! 8, so that one damaged frame costs only itself. The frames of both files are put together by
-//! (batch, index). What is left without a frame is lost, except for one case that is not damage at
-//! all:
+//! A file is scanned for whole frames. Where none begins, the scan goes on at the next multiple of
+//! 8, so one damaged frame costs only itself. The frames of both files are put together by (batch,
+//! index). Bytes without a frame in both files are damage, with one exception:
 //!
 //! **Torn tail.** A batch is appended to `catalog.0` and synced before `catalog.1` is touched. So
-//! if `catalog.1` is whole and ends with batch n, and `catalog.0` holds n and after it bytes that
-//! make no batch, those bytes are a batch that was never made: its writer stopped, and was told
-//! nothing. Everything else that does not read is damage.
+//! if `catalog.1` is whole and ends with batch n, and `catalog.0` holds n and then bytes that make
+//! no batch, those bytes are a batch that was never made and was acknowledged to no caller.
 
 use crate::kernel::interface::report::{Damage, DamageEffect};
 use cenote_layout::catalog::{

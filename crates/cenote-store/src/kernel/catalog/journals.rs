@@ -24,53 +24,52 @@
 //! | after the close | the header | yes | the same header | opens it |
 //!
 //! So the journal is never older than the superblock says, and a settled one has nothing that the
-//! superblock does not say. A settled journal that is newer, and has records, tells that the
+//! superblock does not name. A settled journal that is newer and has records shows that the
 //! superblock was put back.
 //!
 //! # Who names a journal
 //!
-//! A session that opens it, at 4 and at its close, and no other one. Sessions that do not open it
-//! write copies of the superblock with the same mark and the same bits, whether they close the
-//! store or die: a journal that a crash left with records stays unsettled, over any number of them,
-//! until a session opens it. So "clean" says nothing about a journal that is not settled. What an
-//! open finds of a journal that no session has opened since, every later open finds:
+//! Only a session that opens it, at 4 and at its close. Other sessions write copies of the
+//! superblock with the same mark and the same bits, whether they close the store or die. So a
+//! journal that a crash left with records stays unsettled until a session opens it, and "clean"
+//! says nothing about a journal that is not settled. Every open until then finds the same:
 //!
 //! * it is older than its mark: the mark stays;
 //! * it lacks what the other journal names: the other one's header keeps the name, and names are
 //!   read at every open of a store that crashed or has a journal that is not settled;
 //! * the superblock is older than it: generations grow, so the bit *refused* keeps that.
 //!
-//! A caller that accepts the loss has a new journal made, and its naming (4) clears both bits; of
-//! pools the module `given_up` has the states. Where a copy of the superblock is lost, or put back
-//! and accepted, or the files are of different moments, its bits do not count: no journal is
-//! settled.
+//! A caller that accepts the loss has a new journal made, and its naming (4) clears both bits; for
+//! pools the module `given_up` has the states. The bits do not count, and no journal is settled,
+//! where a copy of the superblock is lost, or put back and accepted, or the files are of different
+//! moments.
 //!
-//! A journal's header names the generation of the superblock's copy that names it (4): a superblock
+//! A journal's header names the generation of the superblock's copy that names it (4). A superblock
 //! that is older was put back, unless the crash came between 3 and 4, when the journal has no
-//! record of its session. This ties the two journals of a store that was not closed:
-//! one of them cannot go back to an earlier session, with the superblock of that, beside the other.
+//! record of its session. This ties the two journals of a store that was not closed: one of them
+//! cannot go back to an earlier session, with the superblock of that, beside the other.
 //!
-//! If one of a journal's two headers is damaged, the predecessor of the one that is named is
-//! accepted: it may be the newest that is left, and recovery by it is right (it applies records
-//! again). The file's records go at least as far as the header that is named: those of a copy that
-//! was put back end earlier.
+//! If one of a journal's two headers is damaged, the predecessor of the named one is accepted. It
+//! may be the newest that is left, and recovery by it is right (it applies records again). The
+//! file's records go at least as far as the named header: those of a copy that was put back end
+//! earlier.
 //!
-//! If one of the superblock's two copies is damaged, it may have been the next one after the other,
-//! which then is older than the journals by one copy at most. So journals of the session that the
-//! lost copy named pass, and nothing is lost. What the copy that is left does not say, entries of
-//! the other files say: a journal that was put back beside it lacks what they name.
+//! If one of the superblock's two copies is damaged, it may have been the next one after the other.
+//! Then the other is older than the journals by one copy at most. So journals of the session that
+//! the lost copy named pass, and nothing is lost. Entries of the other files say what the copy that
+//! is left does not: a journal that was put back beside it lacks what they name.
 //!
-//! A copy of a journal that was made in the session that crashed has this session's epoch. It is
-//! told by the other journal, or by the catalog, which name records that it lacks (`ties.rs` of
-//! `cenote-journal`). A copy of the catalog is told by the journals in the same way. So after a
-//! crash both journals are read, then the catalog, before anything is opened. If no record of the
-//! other journal and no batch came later, the copy is a state that the store had. What is protected
-//! at rest is compared with the journal's list as well (`roots.rs` of `cenote-journal`).
+//! A copy of a journal that was made in the session that crashed has this session's epoch. The
+//! other journal, or the catalog, shows that it is a copy: they name records that it lacks
+//! (`ties.rs` of `cenote-journal`). The journals show a copy of the catalog in the same way. So
+//! after a crash both journals are read, then the catalog, before anything is opened. If no record
+//! of the other journal and no batch came later, the copy is a state that the store had. Protected
+//! things are compared with the journal's list as well (`roots.rs` of `cenote-journal`).
 //!
 //! *Files of different moments that the caller accepts* ([`crate::CopyPolicy`]) are not compared
-//! so. What they name of each other does not count from then on: the superblock says from which
-//! session and from which batch on names count (`tied_from`, `tied_batch`), and the sync of that
-//! copy, with which the session begins, commits that too.
+//! so. Their names of each other do not count from then on: the superblock says from which session
+//! and from which batch on names count (`tied_from`, `tied_batch`). The sync of that copy, with
+//! which the session begins, commits that too.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::superblock;

@@ -2,24 +2,28 @@
 //!
 //! # A change
 //!
-//! States: (1) both files end with batch n; (2) `catalog.0` ends in a torn batch, which readers
-//! discard; (3) `catalog.0` is synced with batch n + 1: **this sync commits**; (4) `catalog.1` ends
-//! in a torn batch; (5) both end with n + 1. Each batch names the records of the journals that were
-//! durable when it was written, and records name batches that are durable (`ties.rs` of
-//! `cenote-journal`): at 5 the batch is told to them. If a write fails for lack of space the files
-//! are cut back, the second first, and the change has not happened. If a sync or the cutting fails,
-//! nothing is known any more: the caller poisons the store.
+//! | state | the files |
+//! | --- | --- |
+//! | 1 | both end with batch n |
+//! | 2 | `catalog.0` ends in a torn batch, which readers discard |
+//! | 3 | `catalog.0` is synced with batch n + 1: **this sync commits** |
+//! | 4 | `catalog.1` ends in a torn batch |
+//! | 5 | both end with n + 1; the journals are told the batch |
+//!
+//! Each batch names the records of the journals that were durable when it was written, and records
+//! name batches that are durable (`ties.rs` of `cenote-journal`). If a write fails for lack of
+//! space, the files are cut back, the second first, and the change has not happened. If a sync or
+//! the cutting fails, the state is unknown: the caller poisons the store.
 //!
 //! Both files stay open from the first change on. So a change takes one write and one sync of each,
-//! and the system reports an error of an earlier write-back to the descriptor that wrote. Code that
-//! renames a file over one of them closes both first.
+//! and the descriptor that wrote learns of an error of an earlier write-back. Code that renames a
+//! file over one of them closes both first.
 //!
 //! # Writing a file anew (compaction, repair)
 //!
-//! The new contents go to `catalog.N.new`, which is synced and renamed over `catalog.N`, then the
-//! directory is synced: file 0 first. Both files say the same at any time, or file 0 begins with a
-//! snapshot that says what file 1 says in more words. **The rename commits**, for each file by
-//! itself.
+//! The new contents go to `catalog.N.new`, which is synced and renamed over `catalog.N`; then the
+//! directory is synced: file 0 first. **The rename commits**, for each file by itself. At any time
+//! both files say the same, or file 0 begins with a snapshot of what file 1 says in more words.
 
 mod file;
 pub(crate) mod journals;

@@ -1,4 +1,4 @@
-//! Which puddle records cannot be.
+//! Removes puddle records that cannot be.
 
 use super::CatalogState;
 use crate::kernel::interface::report::Damage;

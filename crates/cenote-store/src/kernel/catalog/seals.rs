@@ -1,4 +1,4 @@
-//! What the catalog says of stamps ([`crate::kernel::puddles::stamps`]): the seal of each puddle,
+//! The catalog's records of stamps ([`crate::kernel::puddles::stamps`]): the seal of each puddle,
 //! and the era in which a close left it.
 
 use super::CatalogState;

@@ -1,4 +1,4 @@
-//! The catalog said anew, in as few records as there are.
+//! Writes the catalog anew, in as few records as there are.
 
 use super::CatalogState;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, Record};

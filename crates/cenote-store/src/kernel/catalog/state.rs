@@ -1,4 +1,4 @@
-//! What the catalog says, in memory: the sum of its records.
+//! The catalog in memory: the sum of its records.
 
 use cenote_layout::catalog::{
     AtRest, ClientRecord, HostedClientRecord, ObjectRecord, PendingRewriteRecord, PoolMode,

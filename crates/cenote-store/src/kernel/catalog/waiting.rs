@@ -1,5 +1,5 @@
-//! What waits at the addresses that a store had before its window moved: logs, and the pools that
-//! they are about ([`crate::relocate::window`], "What waits").
+//! Things that wait at the addresses that a store had before its window moved: logs, and the pools
+//! that they are about ([`crate::relocate::window`], "What waits").
 
 use super::CatalogState;
 use cenote_layout::id::{PoolId, Uuid};

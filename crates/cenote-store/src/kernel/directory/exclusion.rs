@@ -1,15 +1,15 @@
-//! One writer, or many readers: the locks of an open, and what is opened only if the caller asks
-//! for it.
+//! Takes the locks of an open (one writer, or many readers), and refuses what is opened only if the
+//! caller asks for it.
 //!
 //! Five locks, taken in this order, all or none:
 //!
 //! 1. A record lock on the file `lock`. It names its holder, for messages. Code of this process
-//!    that opens and closes the file drops it; a program that removes the file is not excluded by
-//!    it.
+//!    that opens and closes the file drops it, and it does not exclude a program that removes the
+//!    file.
 //! 2. A lock on the store's directory, and 3. one on the file `superblock`. Nothing that a process
 //!    does to files drops them ([`Medium::hold`]). Every opener of the store touches both inodes,
-//!    so two that share one of them exclude each other, by whatever path they came and whatever
-//!    became of the other files.
+//!    so two openers that share one of them exclude each other, whatever their paths and the other
+//!    files.
 //! 4. A lock on the directory `puddles`, and 5. one on `primary`, where there is one. A bind mount
 //!    puts them into a second store, which shares neither inode with the first. From then on names
 //!    in them are looked up in what is locked, so a mount over them later changes nothing. A

@@ -1,4 +1,4 @@
-//! Formatting: an empty directory becomes a store.
+//! Formats a store: makes an empty directory one.
 //!
 //! States: (1) `puddles/`, `catalog.0`, `catalog.1`, `superblock.new` are made and synced; there is
 //! no `superblock`, so this is not a store, and the next format starts again; (2) `superblock.new`

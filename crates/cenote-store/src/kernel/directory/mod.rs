@@ -1,4 +1,4 @@
-//! The directory of a store: formatting it, and keeping others out of it.
+//! Formats the directory of a store, and keeps others out of it.
 
 pub(crate) mod exclusion;
 pub(crate) mod format;

@@ -1,4 +1,4 @@
-//! Which page of a heap's metadata, or of a log, was lost.
+//! Names the page of a heap's metadata, or of a log, that was lost.
 
 use cenote_layout::id::{PoolId, Uuid};
 

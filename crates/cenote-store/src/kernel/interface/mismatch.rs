@@ -1,4 +1,4 @@
-//! Types that a store knows with another layout.
+//! The error for types that a store knows with another layout.
 
 use cenote_layout::types::TypeRecord;
 use core::fmt;

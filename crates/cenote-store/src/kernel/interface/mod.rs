@@ -1,4 +1,4 @@
-//! What callers of a store say and learn: options, errors, reports.
+//! The interface for callers of a store: options, errors, reports.
 
 pub(crate) mod error;
 pub(crate) mod lost_page;

@@ -1,4 +1,4 @@
-//! What the caller decides: nothing here is guessed for them.
+//! Options of stores and pools. The store guesses none of them.
 
 use crate::kernel::interface::rewriter::RelocationOptions;
 use cenote_atrest::Keyring;

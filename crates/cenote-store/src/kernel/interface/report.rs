@@ -1,4 +1,5 @@
-//! What an open found, and what a store is, for people and for programs.
+//! Reports of an open store, for people and for programs: what the open found, and what the store
+//! is.
 
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_log::{CrashKind, Outcome};

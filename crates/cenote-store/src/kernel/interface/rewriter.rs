@@ -1,5 +1,5 @@
-//! What makes the pointers of a puddle right: the seam to the layer that knows heaps, and when it
-//! is asked. [`crate::relocate`] has the states.
+//! The interface for the code that corrects the pointers of a puddle, in the layer that knows
+//! heaps, and when it is called. [`crate::relocate`] has the states.
 
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::TypeId;

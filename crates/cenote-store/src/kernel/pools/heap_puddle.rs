@@ -1,4 +1,4 @@
-//! A pool gets a puddle: a spare one, else a new one.
+//! Gives a pool a puddle: a spare one, else a new one.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::{Control, Inner};

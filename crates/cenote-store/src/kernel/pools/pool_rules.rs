@@ -1,4 +1,4 @@
-//! What a pool may be called, which sizes its puddles have, and which pool a name says.
+//! Rules for pools: their names, the sizes of their puddles, and which pool a name is.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, PoolStart};

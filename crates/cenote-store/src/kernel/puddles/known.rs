@@ -5,8 +5,8 @@
 //! base and bytes of one window in hexadecimal digits, and nothing else: no path, no name, no
 //! identity, no time. It is readable by its user alone.
 //!
-//! **Advisory only.** Nothing depends on it: a line too many makes one place less likely, a line
-//! that is missing lets a window be chosen that a store has, and that store or the new one moves
+//! **Advisory only.** No correctness depends on the list. A line too many makes one place less
+//! likely. A missing line may let a window be chosen that another store has: one of the two moves
 //! when both meet. So errors are ignored, there is no lock, and nothing is synced. Invariants:
 //!
 //! * A line is appended by one `write` to a file open for appending, so lines of several processes

@@ -1,4 +1,4 @@
-//! Taking a lock that guards single steps.
+//! Takes a lock that guards single steps.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,33 +1,33 @@
-//! Pages of a heap's metadata that are lost while their puddle is in use: a file is cut short, or a
-//! device fails, after the page was had.
+//! Replaces pages of a heap's metadata that are lost while their puddle is in use: a file is cut
+//! short, or a device fails, after the page was had.
 //!
-//! Only the library reads what lies before the first superblock of a heap puddle: descriptors,
-//! marks, roots, heads of lists. An access to a page of it that is lost is a bus error, and the
-//! instruction has no way to fail. So the fault handler puts memory in the place of the page, whose
-//! contents no check believes, and the store is poisoned.
+//! Only the library reads the pages before the first superblock of a heap puddle: descriptors,
+//! marks, roots, heads of lists. An access to a lost one is a bus error, and the instruction has no
+//! way to fail. So the fault handler puts memory in the place of the page, whose contents no check
+//! believes, and the store is poisoned.
 //!
-//! A page of a protected pool that fails its check is such a page, from the first access on.
+//! A page of a protected pool that fails its check counts as lost, from the first access on.
 //!
 //! # States of a page
 //!
 //! 1. *There.*
-//! 2. *Lost*: no thread has come to it since. What was stored there before is lost, as all that a
-//!    medium loses after a commit.
-//! 3. *Poisoned*: a thread has come to it. The store acknowledges nothing more.
+//! 2. *Lost*: no thread has touched it since. Stores into it before are lost, as all that a medium
+//!    loses after a commit.
+//! 3. *Poisoned*: a thread has touched it. The store acknowledges nothing more.
 //! 4. *Replaced*: memory of this process is in its place, until the puddle is unmapped.
 //!
-//! A page is replaced by one thread, which has the turn to map the puddle; threads that come to it
-//! meanwhile wait for the turn, and find it there.
+//! The thread that has the turn to map the puddle replaces the page; other threads that touch it
+//! meanwhile wait for the turn, and find memory there.
 //!
 //! # Nothing is acknowledged that may have gone to a page that is lost
 //!
-//! A store into the memory that took the page's place goes to no file. The thread that makes it
-//! makes it after 4, so after 3. Each transaction asks for the poison after its last access to
-//! metadata, each psync after it has copied, each close before it says "clean", each sweep before
-//! it commits. So whatever may lack such a store fails. What has happened to files until then is
-//! what a crash of this process could leave: pages that have everything, and pages that lack what
-//! came after some moment. No multi-step update of the heap relies on a page for what it reads
-//! elsewhere: each is undone by the log, or a free superblock.
+//! A store into the memory that took the page's place goes to no file. It comes after state 4, and
+//! so after the poison. Each transaction asks for the poison after its last access to metadata,
+//! each psync after it has copied, each close before it says "clean", each sweep before it commits.
+//! So each of these fails that may lack such a store. The files are as a crash of this process
+//! could leave them: some pages have all stores, some lack those after some moment. No multi-step
+//! update of the heap relies on one page for what it reads in another: each is undone by the log,
+//! or is a free superblock.
 //!
 //! # What is read from it
 //!
@@ -41,8 +41,8 @@
 //! | state of the sweep | the same | unknown: nothing is condemned |
 //! | members, and locks between them | the same | living ones, which have each lock |
 //!
-//! A superblock that a thread has in its hands stays in its hands: it is set up there, or given
-//! back, as if its descriptor had been whole; the store is poisoned.
+//! A superblock that a thread holds stays with it: it is set up, or given back, as if its
+//! descriptor had been whole; the store is poisoned.
 //!
 //! # What is left to the signal
 //!
@@ -52,10 +52,10 @@
 //! # Locks between processes
 //!
 //! They lie in the root puddle's metadata. In memory of one process they exclude no other one. So
-//! what stands there is a lock that a member has which is none ([`LOST_BYTE`]): each thread that
-//! comes waits, asks whether that member has ended, and gets the error. A thread that gives a lock
-//! back there takes the name away; so each asks once more when it has the lock. Other processes
-//! come to the page that is lost too, or find the lock in it as it was.
+//! the replaced words say that a member has the lock which is none ([`LOST_BYTE`]): each thread
+//! that wants the lock waits, asks whether that member has ended, and gets the error. A thread that
+//! gives a lock back there clears the name; so each asks once more when it has the lock. Other
+//! processes touch the lost page too, or find the lock in it as it was.
 
 use crate::kernel::interface::lost_page::LostPage;
 use crate::kernel::superblock::poison::{Poison, Poisoned};

@@ -1,5 +1,4 @@
-//! What is noted of a puddle whose pages may be lost under the library
-//! ([`crate::kernel::store::watch`]).
+//! Notes of a puddle whose pages may be lost under the library ([`crate::kernel::store::watch`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

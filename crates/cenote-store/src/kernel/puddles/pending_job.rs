@@ -1,4 +1,4 @@
-//! What is to be done to a puddle that is pending, and to which files ([`crate::relocate`]).
+//! The job of rewriting a pending puddle: the steps, and its files ([`crate::relocate`]).
 
 use crate::kernel::interface::rewriter::RewriteJob;
 use cenote_atrest::tree::Digest;

@@ -1,4 +1,4 @@
-//! Where windows lie: a place for a new window that no other store has, as far as can be known.
+//! Finds a place for a new window that no other store has, as far as can be known.
 //!
 //! All windows lie in one part of the address space ([`REGION`], 48 TiB), clear of the loader, of
 //! libraries and of the sanitizers' shadow memory. Places are multiples of the window's length,

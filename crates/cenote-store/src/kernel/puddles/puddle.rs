@@ -9,8 +9,8 @@
 //! REFUSED                          damaged, or removed: never mapped
 //! ```
 //!
-//! A thread needs a puddle in a fault or in `ensure_mapped`. In shadowed mode a puddle is mapped
-//! such that the first store into a page faults, and is noted: see [`crate::psync`].
+//! A thread needs a puddle in a fault or in `ensure_mapped`. In shadowed mode a puddle is mapped so
+//! that the first store into a page faults, and the page is noted: see [`crate::psync`].
 
 mod mark;
 mod rights;

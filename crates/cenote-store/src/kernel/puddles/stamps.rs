@@ -1,11 +1,10 @@
-//! Stamps: which files of unprotected pools and objects are of one moment
+//! Stamps: they tell whether files of unprotected pools and objects are of one moment
 //! ([`cenote_layout::puddle`]).
 //!
-//! A copy of a store is made file by file, and an operator may put back one file alone. Files of
-//! protected pools and objects notice; those of others, and of objects without protection, have no
-//! checksum over their contents. Each has a *stamp* instead: an *era*, if a session may write it,
-//! or a *seal*, if none has since a close. The catalog names the seal of each puddle, and the
-//! superblock the era.
+//! A copy of a store is made file by file, and an operator may put back one file alone. Protected
+//! files show that themselves. Files of unprotected pools and objects have no checksum over their
+//! contents. Each has a *stamp*: an *era*, if a session may write it, or a *seal*, if none has
+//! since a close. The catalog names the seal of each puddle, and the superblock the era.
 //!
 //! # States
 //!
@@ -17,66 +16,68 @@
 //! # The order of writes
 //!
 //! 1. *Open.* The superblock's copies that say "open" name the era: a new random one after a close,
-//!    the same as before where the last session did not close the store. With it they name how many
-//!    sessions of that era have ended so: each session has a seal of its own.
+//!    the same as before if the last session did not close the store. They also name how many
+//!    sessions of that era have ended without a close: so each session has a seal of its own.
 //! 2. *Marked.* A session writes the era into a file before the first store or write into it: when
 //!    a puddle is mapped for writing, a descriptor is granted for writing, a primary is opened for
 //!    a psync or by recovery, a shadow is brought back, an object is attached for writing, a psync
 //!    of it is replayed. No sync, no flush: a copy reads what the kernel has, and after a loss of
 //!    power either stamp is right, since the store is open.
-//! 3. *Sealed*, by a close, after psyncs, before the puddles are synced: every file of the pools
-//!    that were leased since the era began, or that was marked without a lease, and that has not
-//!    the stamp which the catalog names, gets the session's seal. The sync that the close makes of
-//!    that file anyway covers it; a primary has a sync of its own. A close of this era that was
-//!    begun and not finished has given files another seal: they pass until this close, and no
-//!    longer.
+//! 3. *Sealed*, by a close, after psyncs, before the puddles are synced. A file gets the session's
+//!    seal if its pool was leased since the era began, or it was marked without a lease, and if it
+//!    has not the stamp which the catalog names. The sync that the close makes of that file anyway
+//!    covers the seal; a primary has a sync of its own. A close of this era that did not finish has
+//!    given files another seal: they pass until this close, and no longer.
 //!
-//!    **Every mark is known to the close**, whether a lease comes to its pool or not: there are two
-//!    ways to the era, and both are remembered. [`Stamps::claim`] and [`Stamps::mark_file`] note
-//!    the puddle before the stamp is written; a [`crate::Puddle`] that is mapped says it by itself.
+//!    **Every mark is known to the close**, with or without a lease on its pool: [`Stamps::claim`]
+//!    and [`Stamps::mark_file`] note the puddle before the stamp is written; a [`crate::Puddle`]
+//!    that is mapped says it by itself.
 //! 4. *Named.* The batch that ends the leases names the seal for those puddles.
 //! 5. *Closed.* The superblock says "clean" and era 0: **its sync commits**, as that of any close.
 //!    Where records of the catalog are lost, nothing is sealed or named, and it keeps the era.
 //!
-//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it, and it stays
-//! that era as long as no session writes the files again. When they are whole again, they have the
-//! stamp that was named before, that era, or one of its seals. The next close that finds them whole
-//! seals them. So damage of one pool costs the proof of that pool alone. Where this session has
-//! written the era into all files of the puddle, none of them is as the last close left it: step 4
-//! names this session's seal before the era, and a file with the seal of before is refused.
+//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it, and it keeps
+//! that until a session writes the files again. When they are whole again, they have the stamp that
+//! was named before, that era, or one of its seals. The next close that finds them whole seals
+//! them. So damage of one pool costs the proof of that pool alone. If this session has written the
+//! era into all files of the puddle, none is as the last close left it: step 4 names this session's
+//! seal before the era, and a file with the earlier seal is refused.
 //!
 //! # Crash points
 //!
-//! * Before 1: as before. Between 1 and 5 the superblock has the era, and accepts what 2 and 3
-//!   leave in any order and in part. After 4 the seal is named, and the era is accepted still. The
+//! * Before 1: as before. Between 1 and 5 the superblock has the era, and accepts the results of 2
+//!   and 3 in any order and in part. After 4 the seal is named, and the era is still accepted. The
 //!   next session of the era counts one more, and seals by another seal.
-//! * A stamp is one word, and is never half there. One that a loss of power took back is that of
-//!   the last close, which the catalog names.
+//! * A stamp is one word, and is never half there. If a loss of power takes one back, the file has
+//!   that of the last close, which the catalog names.
 //! * After 5 all that is named is on the medium, because 3 has synced it.
 //!
 //! # What a reader of a file decides
 //!
 //! A stamp that is neither the named one nor of the superblock's era is of another moment than the
 //! catalog: the puddle is damaged, which costs its pool. So a superblock that was copied after a
-//! close condemns files that were copied before it, and any file of another session is refused in
-//! a store that was closed. Recovery replays nothing into such a file.
+//! close condemns files that were copied before it. In a closed store any file of another session
+//! is refused. Recovery replays nothing into such a file.
 //!
-//! A copy of the superblock that is lost hides no era: both name it while the store is open. Where
-//! records of the catalog are lost, it is not known which seals it named. [`ERA_ANY`] accepts
-//! all, until a close has sealed all. So does it after [`UNCLOSED_MAX`] sessions without a close. A
-//! puddle that was left twice, in two eras, is left in [`ERA_ANY`].
+//! A lost copy of the superblock hides no era: both name it while the store is open. If records of
+//! the catalog are lost, the seals that it named are unknown: [`ERA_ANY`] accepts all, until a
+//! close has sealed all. So does it after [`UNCLOSED_MAX`] sessions without a close. A puddle that
+//! was left twice, in two eras, is left in [`ERA_ANY`].
 //!
-//! *A copy of an open store that the caller accepts* ([`crate::CopyPolicy`]): a pool all of whose
-//! files have the seals that the copied catalog names was not in use when it was copied. One all of
-//! whose files are zeros behind their headers, and were never sealed, is as it was made. Every
-//! other unprotected pool counts as torn. Its stamps are accepted whatever they are.
+//! *A copy of an open store that the caller accepts* ([`crate::CopyPolicy`]):
+//!
+//! | the files of an unprotected pool | the pool |
+//! | --- | --- |
+//! | all have the seals that the copied catalog names | was not in use when it was copied |
+//! | all are zeros behind their headers, and were never sealed | is as it was made |
+//! | any other | counts as torn; its stamps are accepted |
 //!
 //! A puddle that is pending is marked before it is rewritten, in its file or by a new one: its
 //! header may say the same address before and after, and a file of before must not pass. Files of
 //! new puddles have no stamp.
 //!
-//! What stamps do not tell: two moments of one era, in a store that was not closed; and the halves
-//! of one file that was copied while a session began to write it, beside a catalog and a superblock
+//! Not found by stamps: two moments of one era, in a store that was not closed; and the halves of
+//! one file that was copied while a session began to write it, beside a catalog and a superblock
 //! that were copied before.
 
 use crate::kernel::catalog::CatalogState;

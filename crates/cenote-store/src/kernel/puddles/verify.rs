@@ -1,4 +1,5 @@
-//! Whether a puddle's file is the one that the catalog means: its length, its header, its stamp.
+//! Checks that a puddle's file is the one that the catalog means: its length, its header, its
+//! stamp.
 //!
 //! Nothing here maps or writes. What is wrong with a file is a text, which costs its pool; an error
 //! is what says nothing of the file.

@@ -1,4 +1,4 @@
-//! The window: which puddle an address lies in, and where there is room for another.
+//! The window: finds the puddle of an address, and room for another puddle.
 //!
 //! **Slot table.** One word for every 2 MiB of the window points to the puddle that begins or goes
 //! on there. Looking up an address is a subtraction, a shift, a load and a comparison; no lock. The

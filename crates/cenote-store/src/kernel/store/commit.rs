@@ -1,4 +1,4 @@
-//! One change of the catalog, and the features of the superblock that it needs first.
+//! Makes one change of the catalog, after the features of the superblock that it needs.
 
 use crate::kernel::catalog;
 use crate::kernel::interface::error::StoreError;

@@ -1,4 +1,5 @@
-//! The superblock and the journals name each other ([`crate::kernel::catalog::journals`]).
+//! Names the journals' headers in the superblock, and checks the journals by these names
+//! ([`crate::kernel::catalog::journals`]).
 
 use crate::kernel::catalog::journals::{JournalOf, of_opener, put_back, say, says, why_not};
 use crate::kernel::interface::error::StoreError;

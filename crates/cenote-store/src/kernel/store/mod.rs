@@ -340,7 +340,7 @@ impl Store {
             uuid: puddle.uuid(),
             pool: puddle.pool(),
             index: puddle.index(),
-            detail: "it is damaged or removed".into(),
+            detail: "it is damaged, or its pool was removed".into(),
         }))
     }
 

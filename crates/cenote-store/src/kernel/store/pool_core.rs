@@ -1,4 +1,4 @@
-//! What the handles of one open pool share.
+//! The state that the handles of one open pool share.
 
 use crate::kernel::interface::report::{Damage, PoolStart};
 use crate::kernel::puddles::pending_job::Sealed;

@@ -1,5 +1,5 @@
-//! What a session does with stamps ([`crate::kernel::puddles::stamps`]): it compares them, marks
-//! files, seals them.
+//! A session's work with stamps ([`crate::kernel::puddles::stamps`]): it compares them, marks
+//! files, and seals them.
 
 use crate::Puddle;
 use crate::kernel::catalog::CatalogState;

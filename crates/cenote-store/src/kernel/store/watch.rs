@@ -3,31 +3,31 @@
 //! device fails, after the puddle was mapped.
 //!
 //! An instruction has no way to fail. So the fault handler puts a page of zeros, which goes to no
-//! file, in the place of the page that is lost. Before that it *notes* the loss in the puddle, and
-//! for a log of this session in the store's poison.
+//! file, in the place of the lost page. Before that it *notes* the loss in the puddle, and for a
+//! log of this session in the store's poison.
 //!
 //! # Why nothing comes of what was read there, or stored
 //!
-//! The note is made by the thread that has come to the page, before its instruction runs again. So
-//! a thread that asks for notes after its access sees that of its own access. (Another thread that
-//! comes to the page later finds memory there, and sees the note that was made before it.)
+//! The thread that touches the page makes the note, before its instruction runs again. So a thread
+//! that asks for notes after its access sees that of its own access. (Another thread that touches
+//! the page later finds memory there, and sees the earlier note.)
 //!
 //! *A log of this session.* After each store to a log on which a later step relies, the step asks:
 //! an entry before the change that it covers, the range before redo data and marks, and its end
 //! before blocks are given out (`cenote_log::LogWriter::is_lost`, `cenote_tx`). So no change in
 //! place lacks an entry in the file, and the file's log is at each moment one that a crash of this
-//! process could leave. The transaction is acknowledged to no caller; what it has changed stays
-//! half changed in memory, and is shown to no thread: values are not read any more in this session
+//! process could leave. No caller gets the transaction acknowledged. Its changes stay half done in
+//! memory, and no thread sees them: this session reads values no more
 //! ([`Poisoned::check_readable`](crate::kernel::superblock::poison::Poisoned::check_readable)), and
-//! where processes share a pool, the lock of a transaction is not given back. The next opener, or
-//! the daemon when this process has ended, replays what the file has. If the page is gone from the
-//! file too, that fails its checks, and the pools are refused.
+//! where processes share a pool, the lock of the transaction is not given back. The next opener, or
+//! the daemon when this process has ended, replays the file's log. If the page is gone from the
+//! file too, the log fails its checks, and the pools are refused.
 //!
 //! *A log space.* An entry is asked for before its log is used.
 //!
 //! *Recovery.* It asks when it has read, before it writes, and before the range of a log moves on
 //! (`cenote_log::ReplayTarget::is_lost`). A client of which a page was lost stays as it is, with
-//! its logs, which are not marked. What was written until then is written again by the next one.
+//! its logs, which are not marked. The next recovery writes again what this one has written.
 //!
 //! # States of a page
 //!

@@ -1,4 +1,4 @@
-//! Which errors are about a file of control data, and no other thing.
+//! Tells errors that are about a file of control data from all others.
 
 use cenote_medium::MediumError;
 

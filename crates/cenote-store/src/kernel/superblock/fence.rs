@@ -1,20 +1,22 @@
 //! Fencing: a session writes control data only while the superblock on the medium is the one that
 //! it read or wrote.
 //!
-//! Locks keep a second writer out ([`cenote_medium::Medium::hold`]). This is for what locks do not
-//! reach: a program that puts other files in the place of the store's, or other bytes into them,
-//! and media whose locks do not work.
+//! Locks keep a second writer out ([`cenote_medium::Medium::hold`]). The fence finds what locks do
+//! not: a program that puts other files in the place of the store's, or other bytes into them, and
+//! media whose locks do not work.
 //!
-//! States of a session: *unfenced*, where every check finds the newest copy as this session left
-//! it, in the inode that it locked, and no later one; *fenced*, from the first check that does not:
-//! the store is poisoned, and nothing is written any more, by any handle. There is no way back.
+//! States of a session:
 //!
-//! What is checked when: before each batch of the catalog, each copy of the superblock, each file
-//! that takes the place of one of the catalog's, and each header of a journal. One check is one
-//! `fstatat` and one `pread`; a batch takes two `fstatat` more, for its two files. Between a check
-//! and the write that follows it another program may still act; the write then goes to an inode
-//! that this session opened before the check, by a descriptor, so it reaches no file of another
-//! store.
+//! | state | when | effect |
+//! | --- | --- | --- |
+//! | *unfenced* | every check finds the newest copy as this session left it, in its inode | none |
+//! | *fenced*, for good | from the first check that does not | the store is poisoned |
+//!
+//! A check comes before each batch of the catalog, each copy of the superblock, each file that
+//! takes the place of one of the catalog's, and each header of a journal. It is one `fstatat` and
+//! one `pread`; a batch takes two `fstatat` more, for its two files. Another program may act
+//! between a check and the write that follows. The write then goes to an inode that this session
+//! opened before the check, by a descriptor, so it reaches no file of another store.
 //!
 //! Stores into mappings and records of journals are not checked: they go to inodes that this
 //! session opened, and no other session opens these while its locks are held.

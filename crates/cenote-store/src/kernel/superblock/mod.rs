@@ -2,15 +2,15 @@
 //!
 //! # When its state is believed
 //!
-//! A change writes the copy that is not the newest, with the next generation, and syncs it. So
-//! after every completed change both copies are whole and their generations differ by one.
+//! A change writes the older copy, with the next generation, and syncs it. So after every completed
+//! change both copies are whole and their generations differ by one.
 //!
-//! *Invariant: while a session stores anything, both copies say "open", and name that session.* It
-//! says "open" twice, one copy after the other, before its first store, and every later copy says
-//! it too, until it closes. A close says "clean" twice. A session that finds the newer copy open
-//! and the older one clean says "open" in that, too, before it recovers the store.
+//! *Invariant: while a session stores anything, both copies say "open", and name that session.*
+//! Before its first store a session says "open" twice, one copy after the other, and in every later
+//! copy until it closes. A close says "clean" twice. A session that finds the newer copy open and
+//! the older one clean says "open" in that too, before it recovers the store.
 //!
-//! So a copy that is lost costs nothing, at whatever moment:
+//! So a lost copy costs nothing, at any moment:
 //!
 //! | the whole copy | the lost one | the store |
 //! | --- | --- | --- |
@@ -20,17 +20,16 @@
 //! Recovery of a store that counts as open and was closed finds nothing to do.
 //!
 //! Where both are whole and their generations do not follow each other, one of them is of another
-//! moment, and the store counts as open. What never changes (UUID, window) is the same in both
-//! copies and is believed from any whole one.
+//! moment, and the store counts as open. UUID and window never change; they are believed from any
+//! whole copy.
 //!
 //! # The catalog's batch
 //!
-//! Every copy names a batch that the catalog had when it was written. A copy is written only after
-//! that batch is synced in both files of the catalog, so at no crash point does a superblock name a
-//! batch that the catalog may lack; one copy being lost leaves an older, lower claim. A catalog
-//! whose both files end before the batch was rolled back, to a state that is whole by itself and
-//! would otherwise pass. What a session has appended since it opened the store is claimed from its
-//! close, or from the next open, on.
+//! Every copy names a batch of the catalog. It is written only after that batch is synced in both
+//! files of the catalog: at no crash point does a superblock name a batch that the catalog may
+//! lack. A lost copy leaves an older, lower claim. If both files of the catalog end before the
+//! batch, the catalog was rolled back, to a state that is whole by itself and would otherwise pass.
+//! A session claims what it has appended since open at its close, or the next open claims it.
 
 pub(crate) mod about;
 pub(crate) mod fence;

@@ -1,4 +1,4 @@
-//! Where a store lies, and whether that is where its last writer opened it.
+//! Compares the place of a store with the place where its last writer opened it.
 //!
 //! The superblock of a store that is *open* says where: device and inode of the directory, inode of
 //! the file `superblock`, and the opener's process, start time and boot. A store that was closed

@@ -1,4 +1,4 @@
-//! Why a store acknowledges nothing more.
+//! The poison of a store: why it acknowledges nothing more.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::lost_page::{LostLog, LostPage};

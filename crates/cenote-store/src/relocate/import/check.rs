@@ -1,4 +1,4 @@
-//! What is refused in a manifest, whatever the store.
+//! Refuses manifests that no store may take.
 
 use super::refused;
 use crate::kernel::interface::error::StoreError;
@@ -16,7 +16,7 @@ const ADDRESS_END: u64 = 1 << 47;
 pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     let count: usize = manifest.pools.iter().map(|pool| pool.puddles.len()).sum();
     if manifest.pools.is_empty() {
-        return Err(refused("there is no pool in it"));
+        return Err(refused("there is no pool to import"));
     }
     if count > RELOCATION_MOVES_MAX || manifest.pools.len() > RELOCATION_MOVES_MAX {
         return Err(refused(format!(
@@ -45,16 +45,16 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
             let end = puddle.old_addr.checked_add(puddle.size).filter(|end| *end <= ADDRESS_END);
             if puddle.old_addr == 0 || !puddle.old_addr.is_multiple_of(SLOT_SIZE) || end.is_none() {
                 return Err(refused(format!(
-                    "a puddle was at {:#x}, where none can be",
+                    "a puddle has the address {:#x}, where none can be",
                     puddle.old_addr
                 )));
             }
             if ranges.insert(puddle.old_addr, end.unwrap_or(0)).is_some() {
-                return Err(refused(format!("two puddles were at {:#x}", puddle.old_addr)));
+                return Err(refused(format!("two puddles are at {:#x}", puddle.old_addr)));
             }
             if pool.at_rest != AtRest::None && puddle.identity.is_nil() {
                 return Err(refused(format!(
-                    "it is not known what pool \"{}\" is sealed as",
+                    "pool \"{}\" is protected, and the identity of a puddle is missing",
                     name()
                 )));
             }
@@ -77,7 +77,7 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     }
     let ends = ranges.values().zip(ranges.keys().skip(1));
     if let Some((_, addr)) = ends.into_iter().find(|(end, next)| end > next) {
-        return Err(refused(format!("the puddle at {addr:#x} lay on top of another")));
+        return Err(refused(format!("the puddle at {addr:#x} overlaps another")));
     }
     Ok(())
 }

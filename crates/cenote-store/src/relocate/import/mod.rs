@@ -1,34 +1,36 @@
-//! Taking puddles in that were another store's, or another pool's of this one: one batch, whatever
-//! is in them.
+//! Takes puddles in that were another store's, or another pool's of this one, by one batch.
 //!
-//! States of an import: (1) files of the puddles are made, under the identities that they will
-//! have, and filled by the caller: orphans; (2) their headers are written, in shadowed
-//! mode the primaries are made, all files are synced, and their directories; (3) one batch
-//! registers types, pools, puddles, where they went and which are pending: **the catalog's
-//! batch commits**. What a crash before leaves is orphans, and goes at the next writable open;
-//! after it the pools are there, and each puddle is rewritten when it is touched.
+//! States of an import:
+//!
+//! 1. Files of the puddles are made, under the identities that they will have, and the caller fills
+//!    them: orphans.
+//! 2. Their headers are written, in shadowed mode the primaries are made, and all files and their
+//!    directories are synced.
+//! 3. One batch registers types, pools, puddles, where they went and which are pending: **the
+//!    catalog's batch commits**.
+//!
+//! A crash before 3 leaves orphans, which the next writable open removes. After it the pools are
+//! there, and each puddle is rewritten when it is touched.
 //!
 //! # Addresses
 //!
-//! A pool whose addresses are all free in this window keeps them. One that cannot moves as a whole,
-//! by one distance, if there is room for it in one piece; if not, each puddle goes where there is
-//! room. So off-holders inside a pool usually stay right as they are; but nothing relies on it,
-//! because the rewriter corrects them where two puddles moved by different distances.
+//! A pool whose addresses are all free in this window keeps them. Another moves as a whole, by one
+//! distance, if there is room for it in one piece; else each puddle goes where there is room. So
+//! off-holders inside a pool usually stay right. Nothing relies on that: the rewriter corrects them
+//! where two puddles moved by different distances.
 //!
 //! # Pools that are protected at rest
 //!
-//! come sealed, as they were, and no key is needed: the headers of the puddles' protections are
-//! compared with the manifest, pages are checked when they are opened. Every such puddle is
-//! pending, wherever it lies: what it is sealed under is another's, and **is not sealed under
-//! again** (reseal.rs). The batch says whose. There are no primaries; the file is all that there
-//! is.
+//! They come sealed, and no key is needed: the headers of the puddles' protections are compared
+//! with the manifest, and pages are checked when they are opened. Every such puddle is pending,
+//! wherever it lies: its key is another pool's, and **nothing more is sealed under it**
+//! (reseal.rs). The batch says whose. There are no primaries, only the file.
 //!
 //! # What is pending
 //!
-//! If every pool keeps its addresses, and no registered type has region pointers to a pool that has
-//! another number now, nothing is pending: no rewriting, no fault. Else all puddles of the import
-//! are pending, also those that did not move: what they point to may have. Those of protected pools
-//! always are.
+//! Nothing is pending if every pool keeps its addresses, and no registered type has region pointers
+//! to a pool that has another number now. Else all puddles of the import are pending, also those
+//! that did not move: their targets may have. Those of protected pools always are.
 
 mod check;
 mod place;

@@ -1,4 +1,4 @@
-//! What an import comes to in this store: addresses, numbers, and what is pending.
+//! Plans an import into this store: addresses, numbers, and which puddles are pending.
 
 use super::Import;
 use super::place::place;

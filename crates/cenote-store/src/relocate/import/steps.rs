@@ -1,4 +1,4 @@
-//! Steps 2 and 3 of an import: what its files say, and the batch that commits.
+//! Steps 2 and 3 of an import: writes what its files say, and the batch that commits.
 
 use super::plan::{ImportPlan, free_names, new_types};
 use super::{Import, refused};
@@ -187,8 +187,9 @@ fn check_protection(
 ) -> Result<(), StoreError> {
     let mut bytes = [0; size_of::<AtRestHeader>()];
     file.read_exact_at(size, &mut bytes)?;
-    let not_it =
-        |detail: String| refused(format!("a puddle of pool \"{}\" is not it: {detail}", pool.name));
+    let not_it = |detail: String| {
+        refused(format!("a puddle of pool \"{}\" is another one: {detail}", pool.name))
+    };
     let header: AtRestHeader = read(&bytes, true).map_err(|error| not_it(error.to_string()))?;
     let mode = pool.at_rest.mode();
     if header.object != identity {

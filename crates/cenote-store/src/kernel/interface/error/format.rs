@@ -1,4 +1,4 @@
-//! Why a store is not formatted.
+//! Errors of formatting a store.
 
 use super::RESTORE_ALL;
 use cenote_medium::MediumError;

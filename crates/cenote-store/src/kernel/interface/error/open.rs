@@ -1,4 +1,4 @@
-//! Why a store is not opened.
+//! Errors of opening a store.
 
 use super::RESTORE_ALL;
 use super::text::{ListedDamage, advice, joined};

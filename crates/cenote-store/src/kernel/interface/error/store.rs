@@ -1,4 +1,4 @@
-//! Why an operation of an open store failed.
+//! Errors of operations of an open store.
 
 use super::RESTORE_ALL;
 use super::text::{ListedDamage, of_processes, plural_pages};

@@ -1,4 +1,4 @@
-//! What a puddle's addresses are for ([`cenote_protect`]).
+//! Registers what a puddle's addresses are for ([`cenote_protect`]).
 //!
 //! Invariant: a puddle that can never be mapped again owns no range, one that is rewritten is not
 //! pending there, and a store gives its window back after its puddles have given up their ranges.
