@@ -8,7 +8,7 @@ use cenote_crashtest::logged::{
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
 use cenote_medium::counters;
-use cenote_medium::planted::Bug;
+use cenote_medium::planted::{Bug, LoggedBug};
 
 /// Places in the address space that no other file of these tests has.
 fn place(number: usize) -> u64 {
@@ -125,6 +125,49 @@ fn what_the_next_process_saw_survives_a_loss_of_power() {
 fn a_change_that_recovery_does_not_make_durable_is_found() {
     let found = die_and_lose_power::<OneSubHeap>(&TRANSACTIONS, place(7), Bug::SealNotSettled);
     println!("{:?}: found: {}", Bug::SealNotSettled, found.expect_err("the bug"));
+}
+
+/// Slots are allocated and freed in place, one after the other; slabs and transactions between.
+const STEPS: Script = Script {
+    before: &[Small(16), Small(32)],
+    crashed: &[
+        Small(32),
+        Small(32),
+        Free(1),
+        Free(1),
+        Small(16),
+        Transaction(&[16], &[0, 1], TransactionEnd::Commit),
+        Small(32),
+    ],
+};
+
+#[test]
+fn slots_are_allocated_and_freed_in_place() {
+    visit("steps", &STEPS, 28, 4);
+    let died = die_and_lose_power::<OneSubHeap>(&STEPS, place(29), Bug::None);
+    assert!(died.as_ref().is_ok_and(|&steps| steps > 20), "{died:?}");
+}
+
+#[test]
+fn a_step_that_is_not_flushed_is_found() {
+    caught(Bug::Logged(LoggedBug::StepNotFlushed), LoggedWhen::Running, &STEPS, Power, 30);
+}
+
+#[test]
+fn a_step_over_the_seal_of_the_last_change_is_found() {
+    caught(Bug::Logged(LoggedBug::StepOverSeal), LoggedWhen::Running, &STEPS, Power, 31);
+}
+
+#[test]
+fn a_step_before_the_log_is_durably_closed_is_found() {
+    caught(Bug::Logged(LoggedBug::ClosingNotFenced), LoggedWhen::Running, &STEPS, Power, 32);
+}
+
+#[test]
+fn a_step_that_recovery_does_not_make_durable_is_found() {
+    let bug = Bug::Logged(LoggedBug::StepNotSettled);
+    let found = die_and_lose_power::<OneSubHeap>(&STEPS, place(33), bug);
+    println!("{bug:?}: found: {}", found.expect_err("the bug"));
 }
 
 #[test]

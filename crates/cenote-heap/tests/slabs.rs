@@ -3,7 +3,7 @@
 use cenote_heap::logged::{FreeRefused, Region, SubHeap, SubHeapPlace};
 use cenote_heap::{Backing, DurabilityCounts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
-use cenote_layout::logged::{SLAB_SIZES, SubHeapGeometry, slab_class};
+use cenote_layout::logged::{SLAB_SIZES, SlabRecord, SubHeapGeometry, slab_class};
 use cenote_medium::planted::{Bug, LoggedBug, plant};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,14 +192,17 @@ fn small_blocks_flush_and_fence_exactly_so_often() {
         let DurabilityCounts { flushed_lines, fences, .. } = backing.counts();
         (flushed_lines - before.flushed_lines, fences - before.fences)
     };
-    let mut all: Vec<u64> = (0..70).map(|_| alloc(&heap, 64, 1)).collect();
+    let mut all: Vec<u64> = (0..65).map(|_| alloc(&heap, 64, 1)).collect();
+    // The last change made the slab: its log is closed first.
+    let closed = cost(&mut || all.push(alloc(&heap, 64, 1)));
     let taken = cost(&mut || all.push(alloc(&heap, 64, 1)));
     let freed = cost(&mut || heap.free(all.pop().expect("a block")).expect("allocated"));
     let mut log = heap.micro_log().expect("a lane");
     let entry = cost(&mut || drop(log.alloc(64, 1, TypeId(1), false)));
     let commit = cost(&mut || log.commit().expect("whole"));
     let refused = cost(&mut || assert!(heap.free(all[0] + 8).is_err()));
-    assert_eq!([taken, freed, entry, commit, refused], [(4, 2), (4, 2), (6, 2), (1, 1), (0, 0)]);
+    assert_eq!([closed, taken, freed], [(2, 2), (1, 1), (1, 1)]);
+    assert_eq!([entry, commit, refused], [(6, 2), (1, 1), (0, 0)]);
 }
 
 /// Nanoseconds of a malloc and a free of 64 bytes, optimised. `SLAB_PAIRS` says how many.
@@ -231,21 +234,26 @@ fn one_flipped_bit_of_a_slab_is_found_and_never_followed() {
     let at = core::ptr::with_exposed_provenance_mut::<u64>(place.metadata.addr() as usize);
     let levels = SubHeapGeometry::levels_for(DATA_LEN);
     let table = SubHeapGeometry::new(2, 0, levels).expect("a geometry").table / 8;
-    let mut flipped = 0;
-    for word in table..words {
+    let (mut flipped, mut healed) = (0, 0);
+    for at_word in table..words {
         // SAFETY: a word of the test's memory, which no other thread uses.
-        let word = unsafe { &mut *at.add(word as usize) };
+        let word = unsafe { &mut *at.add(at_word as usize) };
         let is_used = *word != 0;
         for bit in (0..64).step_by(5).filter(|_| is_used) {
             *word ^= 1 << bit;
             flipped += 1;
-            assert!(!heap.check().damage.is_empty(), "bit {bit}");
+            // A bit of the used slots is told by the check, and reads as before.
+            let told =
+                at_word % 4 == SlabRecord::USED_WORD as u64 && heap.check().damage.is_empty();
+            assert!(told || !heap.check().damage.is_empty(), "bit {bit}");
+            assert!(!told || blocks(&heap) == before, "bit {bit}");
+            healed += u32::from(told);
             let wrong = all.iter().filter(|addr| heap.find(**addr).is_ok());
             assert!(wrong.count() <= all.len());
             *word ^= 1 << bit;
         }
     }
-    assert!(flipped > 100, "{flipped}");
+    assert!(flipped > 100 && healed > 10, "{flipped}, {healed}");
     assert_eq!(blocks(&heap), before);
 }
 

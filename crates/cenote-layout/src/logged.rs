@@ -76,6 +76,12 @@ pub const UNDO_ENTRY_SIZE: u64 = 8 + CELL_SIZE;
 /// Most cells that one change may have.
 pub const UNDO_CELLS_MAX: usize = ((UNDO_HALF_SIZE - UNDO_HEADER_SIZE) / UNDO_ENTRY_SIZE) as usize;
 
+/// Where the word of the last step of a slab lies: the number of its cell. It is the last word of
+/// the first half of the undo log, which no record reaches.
+pub const LAST_STEP_OFFSET: u64 = UNDO_OFFSET + UNDO_HALF_SIZE - 8;
+const _: () =
+    assert!(UNDO_HEADER_SIZE + UNDO_CELLS_MAX as u64 * UNDO_ENTRY_SIZE + 8 <= UNDO_HALF_SIZE);
+
 /// Bytes of a lane of the micro log.
 pub const LANE_SIZE: u64 = PAGE_SIZE;
 /// Bytes of a lane before its entries.

@@ -2,8 +2,9 @@
 //! the journal and in a daemon's client.
 //!
 //! A psync makes what was stored into *shadows* durable in their *primaries*, all of it or nothing.
-//! Each shadow is a [`ShadowPart`]: an object, or a puddle of a pool. The engine takes the parts through
-//! the states. The crate of a part knows its form, finds its written pages, and holds its writers.
+//! Each shadow is a [`ShadowPart`]: an object, or a puddle of a pool. The engine takes the parts
+//! through the states. The crate of a part knows its form, finds its written pages, and holds its
+//! writers.
 //!
 //! | state | what has happened | by |
 //! | --- | --- | --- |
@@ -22,7 +23,8 @@
 //! # Invariants
 //!
 //! * A psync that ends before *durable* leaves its parts as they were: their pages are noted again
-//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, whatever follows.
+//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, whatever
+//!   follows.
 //! * A record numbers its primaries in the order in which parts got a number. A part has one if it
 //!   has changed, or if [`ShadowPart::NAMES_ALL`] says so.
 //! * Headers of protections are the last lines of a record, because a part's header may depend on

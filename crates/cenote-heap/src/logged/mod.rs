@@ -47,6 +47,7 @@ mod root;
 mod slab;
 mod spares;
 mod state;
+mod step;
 mod sub_heap;
 mod table;
 mod tickets;

@@ -12,10 +12,10 @@
 //!    counts only if they are there. It is durable, with the cells, when the fence returns. *A seal
 //!    that fits: made. One that does not: undone.*
 //!
-//! So a change takes two fences. No other store marks the log empty: a record whose seal fits is
-//! truncated. The record of the next change goes into the other half, so that at every moment one
-//! half has a whole record: that of the change before, which is sealed and whose cells no later
-//! change has touched, or that of the last change itself.
+//! So a change takes two fences, and a step of a slab one ([`super::step`]). No other store marks
+//! the log empty: a record whose seal fits is truncated. The record of the next change goes into
+//! the other half, so that at every moment one half has a whole record: that of the change before,
+//! which is sealed and whose cells no later change has touched, or that of the last change itself.
 //!
 //! **Recovery** looks at the whole record with the highest number:
 //!
@@ -42,11 +42,12 @@
 use super::cells::{Metadata, Writer};
 use super::change::Change;
 use super::error::Damage;
+use super::step;
 use crate::backing::Backing;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::logged::{
-    CELL_SIZE, RawCell, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE, UNDO_HEADER_SIZE,
-    UNDO_OFFSET, is_seal, seal_in_order, seal_of_contents, undo_check,
+    CELL_SIZE, RawCell, SlabRecord, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE,
+    UNDO_HEADER_SIZE, UNDO_OFFSET, is_seal, seal_in_order, seal_of_contents, undo_check,
 };
 use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 use zerocopy::IntoBytes;
@@ -69,6 +70,8 @@ const fn half_of(sequence: u64) -> u64 {
 pub(crate) struct Undo {
     /// Number of the last change.
     sequence: u64,
+    /// Its cells, as long as its seal is a hash over them.
+    sealed: Vec<u64>,
     /// A record in the making.
     record: Vec<u64>,
     /// New contents of cells, for a seal.
@@ -79,8 +82,16 @@ impl Undo {
     /// Makes a change: all of it is there when this returns, durable at the medium's level.
     pub(crate) fn commit<G: Backing>(&mut self, writer: &Writer<'_, G>, change: &Change) {
         let cells = change.cells();
-        if cells.is_empty() {
-            return;
+        match cells {
+            [] => return,
+            [one] if SlabRecord::is_step(one.old, one.new) => {
+                if self.sealed.contains(&one.cell) && !planted(Bug::Logged(LoggedBug::StepOverSeal))
+                {
+                    self.close(writer);
+                }
+                return step::make(writer, one);
+            }
+            _ => {}
         }
         self.sequence += 1;
         let sequence = self.sequence;
@@ -126,6 +137,24 @@ impl Undo {
         writer.flush(half, LINE_SIZE);
         reach(Step::ChangeSealed);
         writer.fence();
+        self.sealed.clear();
+        if writer.is_power() {
+            self.sealed.extend(cells.iter().map(|planned| planned.cell));
+        }
+    }
+
+    /// Makes the seal of the last change, which is durable, one that holds whatever its cells hold
+    /// from now on.
+    #[cold]
+    fn close<G: Backing>(&mut self, writer: &Writer<'_, G>) {
+        let half = half_of(self.sequence);
+        writer.store(half + SEAL as u64 * 8, seal_in_order(self.sequence));
+        writer.flush(half, LINE_SIZE);
+        reach(Step::ChangeSealed);
+        if !planted(Bug::Logged(LoggedBug::ClosingNotFenced)) {
+            writer.fence();
+        }
+        self.sealed.clear();
     }
 
     /// Whether a crash broke off a change that [`Undo::recover`] would take back.
@@ -144,6 +173,8 @@ impl Undo {
         meta: &Metadata,
         writer: &Writer<'_, G>,
     ) -> Result<(Self, bool), Damage> {
+        // The fence of what follows makes it durable.
+        step::flush_last(meta, writer);
         let halves = [Half::read(meta, 0), Half::read(meta, 1)];
         let (last, other) = match &halves {
             [Half::Whole(a), Half::Whole(b)] if a.sequence > b.sequence => (a, &halves[1]),
@@ -155,7 +186,7 @@ impl Undo {
                 return Err(Damage { offset: half_of(0), what: "no undo record is whole" });
             }
         };
-        let undo = Self { sequence: last.sequence, ..Self::default() };
+        let mut undo = Self { sequence: last.sequence, ..Self::default() };
         match last.state(meta) {
             ChangeState::BrokenOff if !planted(Bug::ChangeNotUndone) => {}
             ChangeState::Damaged => {
@@ -164,6 +195,9 @@ impl Undo {
             }
             ChangeState::Made | ChangeState::BrokenOff => {
                 last.settle(writer);
+                if last.seal != seal_in_order(last.sequence) {
+                    undo.sealed = last.cells.iter().map(|&(cell, _)| cell).collect();
+                }
                 return Ok((undo, false));
             }
         }

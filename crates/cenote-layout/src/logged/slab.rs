@@ -2,8 +2,18 @@
 //! values of one type.
 //!
 //! Invariant: which slots are used the record alone says. No byte of that lies in the slab.
+//!
+//! A *step* allocates or frees one slot: it changes one bit of `used`, and the check. A heap makes
+//! it in place, without a log. What a crash can leave of the two words, and what a reader sees:
+//!
+//! | `used` | check | the record |
+//! | --- | --- | --- |
+//! | old | old | that of before |
+//! | new | new | that of afterwards |
+//! | new | old | that of before: one bit of `used` makes the check fit |
+//! | old | new | that of afterwards, likewise |
 
-use super::{BlockRecord, BlockState, CELL_SIZE, CLASS_MAX, CLASS_MIN, Cell};
+use super::{BlockRecord, BlockState, CELL_SIZE, CLASS_MAX, CLASS_MIN, Cell, RawCell, plain_of};
 use crate::checksum::seed;
 use crate::id::TypeId;
 use core::mem::offset_of;
@@ -102,10 +112,58 @@ impl SlabRecord {
     pub const fn is_full(&self) -> bool {
         self.used == self.all()
     }
+
+    /// Whether a change of a cell is a step of a slab. None is one whose old cell is torn: that
+    /// differs in one bit from what it reads as, so in none or two from what a step makes of it.
+    #[inline]
+    #[must_use]
+    pub fn is_step(old: RawCell, new: RawCell) -> bool {
+        let fixed = |raw: RawCell| (raw[0], raw[1], raw[SIZE_WORD] as u32);
+        let used = old[Self::USED_WORD] ^ new[Self::USED_WORD];
+        fixed(old) == fixed(new) && is_slab(old) && used.is_power_of_two()
+    }
+
+    /// The word of the used slots in a cell.
+    pub const USED_WORD: usize = offset_of!(SlabRecord, used) / 8;
+
+    /// The record of a cell whose check fits.
+    #[inline]
+    fn fitting(raw: RawCell, number: u64) -> Option<Self> {
+        let plain = plain_of(Self::SEED, raw, number)?;
+        Self::read_from_bytes(plain.as_bytes()).ok().filter(Self::is_possible)
+    }
+
+    /// The record of a cell of which a crash left one word of a step. Two bits fit the same check
+    /// in one of 2^26 such cells: that counts as damage.
+    #[cold]
+    fn of_torn_step(raw: RawCell, number: u64) -> Option<Self> {
+        let with = |bit: u32| {
+            let mut other = raw;
+            other[Self::USED_WORD] ^= 1 << bit;
+            Self::fitting(other, number)
+        };
+        let mut fits = (0..SLOTS_MAX).filter_map(with);
+        fits.next().filter(|_| fits.next().is_none())
+    }
+}
+
+/// The word of a cell with the size of slots, and the check above it.
+const SIZE_WORD: usize = offset_of!(SlabRecord, size) / 8;
+
+/// Whether a cell says that it is the record of a slab.
+#[inline]
+const fn is_slab(raw: RawCell) -> bool {
+    (raw[0] >> 56) as u8 == BlockState::Slab as u8
 }
 
 impl Cell for SlabRecord {
     const SEED: u64 = seed::SLAB_RECORD;
+
+    #[inline]
+    fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
+        Self::fitting(raw, number)
+            .or_else(|| is_slab(raw).then(|| Self::of_torn_step(raw, number)).flatten())
+    }
 
     #[inline]
     fn is_possible(&self) -> bool {

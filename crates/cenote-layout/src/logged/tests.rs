@@ -1,6 +1,14 @@
 use super::*;
 
 fn flips<C: Cell + PartialEq + core::fmt::Debug>(cell: C, number: u64) {
+    flips_but(cell, number, None);
+}
+
+/// All bits, but that those of the word `told` leave the cell what it was.
+fn flips_but<C>(cell: C, number: u64, told: Option<usize>)
+where
+    C: Cell + PartialEq + core::fmt::Debug,
+{
     let raw = cell.to_raw(number);
     let read = C::from_raw(raw, number).expect("as it was written");
     assert_eq!(read.to_raw(number), raw);
@@ -8,7 +16,9 @@ fn flips<C: Cell + PartialEq + core::fmt::Debug>(cell: C, number: u64) {
     for bit in 0..256 {
         let mut flipped = raw;
         flipped[bit / 64] ^= 1 << (bit % 64);
-        assert_eq!(C::from_raw(flipped, number), None, "{cell:?} bit {bit}");
+        let found = C::from_raw(flipped, number).map(|found| found.to_raw(number));
+        let expected = (told == Some(bit / 64)).then_some(raw);
+        assert_eq!(found, expected, "{cell:?} bit {bit}");
     }
 }
 
@@ -34,7 +44,7 @@ fn one_flipped_bit_of_a_cell_is_found() {
         let block = slab.as_block();
         assert!(u64::from(size * slab.slots()) * 64 > block.size() * 62);
         let slab = SlabRecord { used: 0x1f & slab.all(), ..slab };
-        flips(slab, 1000);
+        flips_but(slab, 1000, Some(SlabRecord::USED_WORD));
         assert_eq!(BlockRecord::from_raw(slab.to_raw(1000), 1000), Some(block));
         assert_eq!(BlockRecord::from_raw(block.to_raw(1000), 1000), None);
     }
@@ -120,4 +130,36 @@ fn a_seal_is_one_of_its_change_alone_and_no_flipped_bit_makes_another() {
         }
     }
     assert_ne!(seal_of_contents(7, &contents), seal_of_contents(7, &contents[..1]));
+}
+
+#[test]
+fn a_torn_step_of_a_slab_reads_as_one_of_its_two_sides_and_two_are_damage() {
+    let (number, used) = (77, SlabRecord::USED_WORD);
+    for (size, from, to) in [(16, 0b1011, 0b1111), (48, 1, 0), (192, 0x1_0000, 0x3_0000)] {
+        let slab = SlabRecord { used: from, ..SlabRecord::new(1 << 20, size, TypeId(7)) };
+        let (old, new) = (slab.to_raw(number), SlabRecord { used: to, ..slab }.to_raw(number));
+        assert!(SlabRecord::is_step(old, new));
+        let with = |slots: RawCell, check: RawCell| [old[0], old[1], slots[used], check[used + 1]];
+        let torn = [with(new, old), with(old, new)];
+        assert!(torn.iter().all(|&raw| plain_of(SlabRecord::SEED, raw, number).is_none()));
+        // What a step would make of a torn cell differs from it in no bit, or in two.
+        for (raw, read) in torn.into_iter().zip([from, to]) {
+            let next = (0..slab.slots()).map(|bit| SlabRecord { used: read ^ 1 << bit, ..slab });
+            assert!(next.map(|slab| slab.to_raw(number)).all(|new| !SlabRecord::is_step(raw, new)));
+        }
+        let read = torn.map(|raw| SlabRecord::from_raw(raw, number).map(|slab| slab.used));
+        assert_eq!(read, [Some(from), Some(to)], "slots of {size} bytes");
+        let block = BlockRecord::from_raw(torn[0], number).expect("a slab is a block");
+        assert_eq!(block, slab.as_block());
+        // Any other damage, and steps of two slots.
+        let mut far = with(new, old);
+        far[used] ^= 1 << 40;
+        let mut checked = old;
+        checked[used + 1] ^= 1 << 63;
+        for raw in [far, checked, [old[0] ^ 1 << 60, old[1], new[used], old[3]]] {
+            assert_eq!(SlabRecord::from_raw(raw, number), None);
+        }
+        assert!(!SlabRecord::is_step(old, far) && !SlabRecord::is_step(old, old));
+        assert!(!SlabRecord::is_step(EMPTY, new) && !SlabRecord::is_step(old, EMPTY));
+    }
 }

@@ -38,4 +38,12 @@ pub enum LoggedBug {
     TicketNotRecovered,
     /// A change whose seal is damaged passes for one that a crash broke off.
     SealDamageUndone,
+    /// A step of a slab is not flushed.
+    StepNotFlushed,
+    /// A step changes a cell about which the seal of the last change is a hash.
+    StepOverSeal,
+    /// The seal that no step can break is not durable before a step.
+    ClosingNotFenced,
+    /// Recovery does not make the last step durable.
+    StepNotSettled,
 }

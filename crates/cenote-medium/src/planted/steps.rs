@@ -124,6 +124,10 @@ pub enum Step {
     UndoRecorded,
     /// One cell of a change was stored.
     CellStored,
+    /// The bit of a slot was changed in place, and not the check of its slab.
+    SlotStored,
+    /// The check, too, and neither is durable.
+    StepStored,
     /// A change is sealed.
     ChangeSealed,
     /// One cell of a change was undone.

@@ -1,0 +1,56 @@
+//! Steps of slabs: one slot is allocated or freed in place, by one fence and no undo record.
+//!
+//! A step changes two words of one cell, in one line: the slots that are used, and the check
+//! ([`SlabRecord`]). What a crash leaves, at both levels:
+//!
+//! 1. The word of the last step names the cell. It is not flushed. *Nothing has changed.*
+//! 2. The word of the slots is stored. *The check does not fit, but fits with one bit changed: a
+//!    reader sees the record of before.*
+//! 3. **The check is stored: it commits the step.** Flush, **fence**. *At `power` one of the two
+//!    words may be lost: a reader sees the record of before, if the check is lost, and that of
+//!    afterwards, if the slots are.*
+//!
+//! So the cell is its own undo record. Invariants:
+//!
+//! * **No torn step is followed by a step.** Two bits could differ then. The next change of that
+//!   cell is none ([`SlabRecord::is_step`]), and goes through the undo log.
+//! * **The seal of the last change does not cover the cell.** A seal that is a hash over it would
+//!   fit no more, and recovery would take that change back. If it covers the cell, the log is
+//!   *closed* first: its seal becomes the one that says "made" whatever the cells hold, durably.
+//! * **An opener relies on durable steps alone.** Its process may have died between a store and its
+//!   flush. All steps but the last are durable, and the word of the last step is in the caches with
+//!   it: the opener flushes that cell. After a loss of power the word may name an older cell: there
+//!   is nothing to flush then.
+
+use super::cells::{Metadata, Writer};
+use super::change::Planned;
+use crate::backing::Backing;
+use cenote_layout::logged::{CELL_SIZE, LAST_STEP_OFFSET, SlabRecord};
+use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
+
+/// Where the word of the used slots lies in a cell, and the one with the check behind it.
+const USED: usize = SlabRecord::USED_WORD;
+
+/// Makes a change of one cell in place, durable at the medium's level. The change is a step, and no
+/// seal covers the cell.
+#[inline]
+pub(crate) fn make<G: Backing>(writer: &Writer<'_, G>, &Planned { cell, new, .. }: &Planned) {
+    writer.store(LAST_STEP_OFFSET, cell);
+    let at = cell * CELL_SIZE + USED as u64 * 8;
+    writer.store(at, new[USED]);
+    reach(Step::SlotStored);
+    writer.store(at + 8, new[USED + 1]);
+    reach(Step::StepStored);
+    if !planted(Bug::Logged(LoggedBug::StepNotFlushed)) {
+        writer.flush_cell(cell);
+    }
+    writer.fence();
+}
+
+/// Begins to write the last step back: the next fence makes it durable.
+pub(crate) fn flush_last<G: Backing>(meta: &Metadata, writer: &Writer<'_, G>) {
+    let cell = meta.word(LAST_STEP_OFFSET);
+    if meta.geometry.is_changeable(cell) && !planted(Bug::Logged(LoggedBug::StepNotSettled)) {
+        writer.flush_cell(cell);
+    }
+}
