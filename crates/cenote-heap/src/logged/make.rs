@@ -14,7 +14,7 @@ use super::change::Change;
 use super::data::{DataParts, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::plan::Levels;
-use super::rooms::Slabs;
+use super::rooms::{NumberMap, NumberSet, Slabs};
 use super::state::{Lane, SubHeap, SubHeapState};
 use super::undo::Undo;
 use super::used_tickets::Tickets;
@@ -26,7 +26,6 @@ use cenote_layout::logged::{
     LaneState, LaneWord, LevelEntry, ListHead, PartEntry, PartKind, SubHeapGeometry, SubHeapHeader,
     UNDO_HALF_SIZE, UNDO_HEADER_SIZE, UNDO_OFFSET, UNIT_SIZE,
 };
-use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use zerocopy::IntoBytes;
 
@@ -234,8 +233,8 @@ impl<G: Backing> SubHeap<G> {
             lanes: Vec::new(),
             slabs: Slabs::default(),
             tickets: Tickets::default(),
-            hidden: HashSet::new(),
-            pending: HashMap::new(),
+            hidden: NumberSet::default(),
+            pending: NumberMap::default(),
             probes: 0,
         };
         Ok(Self { backing, meta: meta.ok_or(region)?, state: Mutex::new(state) })

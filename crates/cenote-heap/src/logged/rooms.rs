@@ -12,15 +12,33 @@ pub(crate) type Kind = (u64, u32);
 pub(crate) struct Slabs {
     /// Slots of the table, and the slot of the slab from which on to look, oldest first. Some may
     /// be gone or full since: those are not in `known`.
-    pub(crate) room: HashMap<Kind, VecDeque<(u32, u32)>, BuildHasherDefault<Mixer>>,
-    pub(crate) known: HashSet<u32, BuildHasherDefault<Mixer>>,
+    pub(crate) room: NumberMap<Kind, VecDeque<(u32, u32)>>,
+    pub(crate) known: NumberSet<u32>,
+    /// The slabs that served the last requests, by a hash of their kinds: each is known and has
+    /// room, or is full or gone since.
+    fronts: [Option<FrontSlab>; FRONTS],
     /// Whether all slabs were looked at since the sub-heap was opened.
     pub(crate) gathered: bool,
     /// By the number of a unit, the slot of the table that may have the slab around it, plus 1.
     pub(crate) near: Vec<u32>,
 }
 
+/// A slab that serves a kind of requests until it is full. It is the oldest that is known.
+#[derive(Clone, Copy, Debug)]
+struct FrontSlab {
+    kind: Kind,
+    slot: u32,
+    /// The slot of the slab from which on to look.
+    cursor: u32,
+}
+
+const FRONTS: usize = 16;
 const NEAR: usize = 4096;
+
+/// A map from numbers of this process.
+pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+/// A set of them.
+pub(crate) type NumberSet<K> = HashSet<K, BuildHasherDefault<Mixer>>;
 
 /// Hashes numbers of this process, and types, by a multiplication each. A program that chose them
 /// so that they collide would make its own heap slow, and no other.
@@ -62,16 +80,82 @@ impl Slabs {
         self.near[Self::near_at(unit)] = slot + 1;
     }
 
+    /// The place in `fronts` for a kind.
+    const fn front_at(kind: Kind) -> usize {
+        (kind.0 ^ (kind.1 as u64 >> 4)) as usize % FRONTS
+    }
+
+    /// The slab that served the last request of a kind, and from which of its slots on to look.
+    #[inline]
+    pub(crate) fn front(&self, kind: Kind) -> Option<(u32, u32)> {
+        let front = self.fronts[Self::front_at(kind)].filter(|front| front.kind == kind)?;
+        Some((front.slot, front.cursor))
+    }
+
     /// A slab has room.
+    #[inline]
     pub(crate) fn add(&mut self, slot: u32, slab: &SlabRecord, cursor: u32) {
-        if self.known.insert(slot) {
-            let kind = (slab.type_id.0, slab.size);
+        let kind = kind_of(slab);
+        if self.front(kind).is_none_or(|(front, _)| front != slot) && self.known.insert(slot) {
             self.room.entry(kind).or_default().push_back((slot, cursor));
+        }
+    }
+
+    /// A slab has no room any more, or is none.
+    pub(crate) fn forget(&mut self, slot: u32, slab: &SlabRecord) {
+        self.known.remove(&slot);
+        let kind = kind_of(slab);
+        if self.front(kind).is_some_and(|(front, _)| front == slot) {
+            self.fronts[Self::front_at(kind)] = None;
+        }
+    }
+
+    /// A slot of a slab was allocated: whether it is full, and where to look next.
+    #[inline]
+    pub(crate) fn slot_taken(&mut self, slot: u32, slab: &SlabRecord, index: u32) {
+        let kind = kind_of(slab);
+        if slab.is_full() {
+            self.forget(slot, slab);
+            // It was the front, or is new.
+            if let Some(room) = self.room.get_mut(&kind)
+                && room.front().is_some_and(|(front, _)| *front == slot)
+            {
+                room.pop_front();
+            }
+            return;
+        }
+        let front = &mut self.fronts[Self::front_at(kind)];
+        if let Some(front) = front.as_mut().filter(|front| (front.kind, front.slot) == (kind, slot))
+        {
+            front.cursor = index + 1;
+            return;
+        }
+        self.make_front(kind, slot, slab, index + 1);
+    }
+
+    /// A slab serves a kind of requests from now on.
+    #[cold]
+    fn make_front(&mut self, kind: Kind, slot: u32, slab: &SlabRecord, cursor: u32) {
+        self.add(slot, slab, 0);
+        let front = &mut self.fronts[Self::front_at(kind)];
+        let before = front.replace(FrontSlab { kind, slot, cursor });
+        // The one before goes on where it was, if its turn comes again.
+        if let Some(before) = before
+            && let Some(room) = self.room.get_mut(&before.kind)
+            && let Some((_, cursor)) = room.front_mut().filter(|(slot, _)| *slot == before.slot)
+        {
+            *cursor = before.cursor;
         }
     }
 
     /// Whether another slab of its kind may have room.
     pub(crate) fn has_others(&self, slab: &SlabRecord) -> bool {
-        self.room.get(&(slab.type_id.0, slab.size)).is_some_and(|room| room.len() > 1)
+        self.room.get(&kind_of(slab)).is_some_and(|room| room.len() > 1)
     }
+}
+
+/// What slots of a slab are for.
+#[inline]
+pub(crate) const fn kind_of(slab: &SlabRecord) -> Kind {
+    (slab.type_id.0, slab.size)
 }

@@ -10,7 +10,7 @@
 
 use super::error::{Damage, Fault};
 use super::plan::{ChangePlan, FoundRecord};
-use super::rooms::Slabs;
+use super::rooms::{Kind, Slabs, kind_of};
 use super::state::{SubHeap, SubHeapState};
 use crate::backing::Backing;
 use cenote_layout::id::TypeId;
@@ -157,25 +157,32 @@ impl ChangePlan<'_> {
         if planted(Bug::Logged(LoggedBug::SlabOfAnyType)) {
             kind = self.slabs.room.keys().copied().find(|(_, of)| *of == size).unwrap_or(kind);
         }
+        if let Some((slot, cursor)) = self.slabs.front(kind)
+            && let Some(slab) = self.slab_of_kind(slot, kind).filter(|slab| !slab.is_full())
+        {
+            return Ok(Some((slot, slab, cursor)));
+        }
         loop {
             let room = self.slabs.room.get(&kind);
             let Some(&(slot, cursor)) = room.and_then(|room| room.front()) else { return Ok(None) };
             if self.slabs.known.contains(&slot) {
-                let cell = self.meta.geometry.slot_cell(slot);
-                let raw = self.change.get(self.meta, cell);
-                let slab: Option<SlabRecord> = SlabRecord::from_raw(raw, cell);
-                let same = |slab: &SlabRecord| (slab.type_id.0, slab.size) == kind;
-                match slab.filter(same) {
+                match self.slab_of_kind(slot, kind) {
                     Some(slab) if !slab.is_full() => return Ok(Some((slot, slab, cursor))),
-                    Some(_) => {
-                        self.slabs.known.remove(&slot);
-                    }
+                    Some(slab) => self.slabs.forget(slot, &slab),
                     // Another slab has the slot of the table since: it is known as that.
                     None => {}
                 }
             }
             self.slabs.room.get_mut(&kind).and_then(VecDeque::pop_front);
         }
+    }
+
+    /// The slab in a slot of the table, if it is one of a kind.
+    #[inline]
+    fn slab_of_kind(&self, slot: u32, kind: Kind) -> Option<SlabRecord> {
+        let cell = self.meta.geometry.slot_cell(slot);
+        let slab = SlabRecord::from_raw(self.change.get(self.meta, cell), cell)?;
+        (kind_of(&slab) == kind).then_some(slab)
     }
 
     /// Plans that a located block is free; of a slab's last slot, the slab too. Says whether the
@@ -188,7 +195,7 @@ impl ChangePlan<'_> {
                 let early = planted(Bug::Logged(LoggedBug::SlabReleasedEarly));
                 let is_last = slab.used == 0 || early && slab.used.is_power_of_two();
                 if is_last && !keep_slab && (self.slabs.has_others(&slab) || early) {
-                    self.slabs.known.remove(&found.slot);
+                    self.slabs.forget(found.slot, &slab);
                     return self.release(found).map(|()| false);
                 }
                 self.set_slab(found.slot, &slab).map(|()| true)
@@ -211,25 +218,8 @@ impl<G: Backing> SubHeap<G> {
     /// Notes that a slot was allocated: where to look next, and whether its slab is full.
     pub(crate) fn slot_taken(&self, state: &mut SubHeapState, located: &Located) {
         let Located::Slot(found, slab, index) = located else { return };
-        let slabs = &mut state.slabs;
-        slabs.note_near(located.grain() / GRAINS, found.slot);
-        if slab.is_full() {
-            slabs.known.remove(&found.slot);
-            // It was the front, or is new.
-            if let Some(room) = slabs.room.get_mut(&(slab.type_id.0, slab.size))
-                && room.front().is_some_and(|(slot, _)| *slot == found.slot)
-            {
-                room.pop_front();
-            }
-            return;
-        }
-        slabs.add(found.slot, slab, 0);
-        let room = slabs.room.entry((slab.type_id.0, slab.size)).or_default();
-        let is_front = room.front().is_some_and(|(slot, _)| *slot == found.slot);
-        let at = if is_front { room.front_mut() } else { room.back_mut() };
-        if let Some((_, cursor)) = at.filter(|(slot, _)| *slot == found.slot) {
-            *cursor = index + 1;
-        }
+        state.slabs.note_near(located.grain() / GRAINS, found.slot);
+        state.slabs.slot_taken(found.slot, slab, *index);
     }
 
     /// Frees a located block.
@@ -271,7 +261,7 @@ impl<G: Backing> SubHeap<G> {
             if let Some(slab) = slab.filter(|slab| slab.used == 0) {
                 let found = FoundRecord { slot, record: slab.as_block() };
                 self.change(state, |plan| plan.release(found)).map_err(Fault::damage)?;
-                state.slabs.known.remove(&slot);
+                state.slabs.forget(slot, &slab);
             }
         }
         Ok(())

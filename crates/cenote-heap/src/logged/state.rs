@@ -7,12 +7,11 @@ use super::data::DataParts;
 use super::error::Fault;
 use super::micro_entry::MicroHolder;
 use super::plan::{ChangePlan, Levels};
-use super::rooms::Slabs;
+use super::rooms::{NumberMap, NumberSet, Slabs};
 use super::undo::Undo;
 use super::used_tickets::Tickets;
 use crate::backing::Backing;
 use cenote_layout::logged::{LaneLink, MicroKind};
-use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Blocks of a pool, with metadata, a lock and logs of its own (POS-1). All
@@ -66,9 +65,9 @@ pub(crate) struct SubHeapState {
     /// Tickets that were used.
     pub(crate) tickets: Tickets,
     /// Of a pool that is open for reading: grains of blocks that the next writer will free.
-    pub(crate) hidden: HashSet<u64>,
+    pub(crate) hidden: NumberSet<u64>,
     /// Blocks that running transactions allocated or want freed, by grain, and where that is noted.
-    pub(crate) pending: HashMap<u64, MicroHolder>,
+    pub(crate) pending: NumberMap<u64, MicroHolder>,
     /// Slots of the table that were looked at.
     pub(crate) probes: u64,
 }
