@@ -402,6 +402,18 @@ impl<G: Backing> Writer<'_, G> {
         }
     }
 
+    /// Stores the last two words of a cell, one after the other and `between` in between.
+    #[inline]
+    pub(crate) fn store_tail(&self, cell: u64, tail: [u64; 2], between: impl FnOnce()) {
+        if let Some((words, distance)) = self.meta.cell_and_distance(cell, self.distance) {
+            // SAFETY: as in `store`, of a cell.
+            let [.., first, second] = unsafe { stored(words, distance) };
+            first.store(tail[0], Ordering::Release);
+            between();
+            second.store(tail[1], Ordering::Release);
+        }
+    }
+
     /// Begins to write the lines of a range back, if the level asks for that. The range is in the
     /// first part, or in one line.
     #[inline]

@@ -42,6 +42,7 @@ mod micro;
 mod micro_entry;
 mod parts;
 mod plan;
+mod quick;
 mod rooms;
 mod root;
 mod slab;

@@ -1,6 +1,6 @@
 //! Keeps in memory which slabs have room, and where they are. Nothing of it is stored.
 
-use cenote_layout::logged::SlabRecord;
+use cenote_layout::logged::{RawCell, SlabRecord};
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -17,10 +17,13 @@ pub(crate) struct Slabs {
     /// The slabs that served the last requests, by a hash of their kinds: each is known and has
     /// room, or is full or gone since.
     fronts: [Option<FrontSlab>; FRONTS],
+    /// Records of slabs as they lie, by their slots of the table, which has 1 added: their checks
+    /// fit, or were made here.
+    whole: [(u32, RawCell); WHOLE],
     /// Whether all slabs were looked at since the sub-heap was opened.
     pub(crate) gathered: bool,
     /// By the number of a unit, the slot of the table that may have the slab around it, plus 1.
-    pub(crate) near: Vec<u32>,
+    near: Vec<u32>,
 }
 
 /// A slab that serves a kind of requests until it is full. It is the oldest that is known.
@@ -33,6 +36,7 @@ struct FrontSlab {
 }
 
 const FRONTS: usize = 16;
+const WHOLE: usize = 32;
 const NEAR: usize = 4096;
 
 /// A map from numbers of this process.
@@ -69,10 +73,30 @@ impl Hasher for Mixer {
 
 impl Slabs {
     /// The place in `near` for the slab around a unit.
-    pub(crate) const fn near_at(unit: u64) -> usize {
+    const fn near_at(unit: u64) -> usize {
         (unit >> 4) as usize % NEAR
     }
 
+    /// Whether a record of a slab is known to fit its check.
+    #[inline]
+    pub(crate) fn is_whole(&self, slot: u32, raw: &RawCell) -> bool {
+        let (of, known) = &self.whole[slot as usize % WHOLE];
+        *of == slot + 1 && known == raw
+    }
+
+    /// The check of a slab's record fits.
+    #[inline]
+    pub(crate) fn note_whole(&mut self, slot: u32, raw: RawCell) {
+        self.whole[slot as usize % WHOLE] = (slot + 1, raw);
+    }
+
+    /// The slot of the table that may have the slab around a unit.
+    #[inline]
+    pub(crate) fn near(&self, unit: u64) -> Option<u32> {
+        self.near.get(Self::near_at(unit))?.checked_sub(1)
+    }
+
+    #[inline]
     pub(crate) fn note_near(&mut self, unit: u64, slot: u32) {
         if self.near.is_empty() {
             self.near = vec![0; NEAR];

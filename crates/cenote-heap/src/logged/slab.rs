@@ -42,6 +42,12 @@ pub(crate) enum Located {
 }
 
 impl Located {
+    /// A slot of the slab in a slot of the table.
+    #[inline]
+    pub(crate) const fn slot_of(slot: u32, slab: SlabRecord, index: u32) -> Self {
+        Self::Slot(FoundRecord { slot, record: slab.as_block() }, slab, index)
+    }
+
     /// Whether it is allocated.
     pub(crate) const fn is_allocated(&self) -> bool {
         match self {
@@ -121,7 +127,7 @@ impl ChangePlan<'_> {
     /// The slab around a unit, where it was the last time.
     #[inline]
     fn near_slab(&mut self, unit: u64) -> Option<(FoundRecord, SlabRecord)> {
-        let slot = self.slabs.near.get(Slabs::near_at(unit))?.checked_sub(1)?;
+        let slot = self.slabs.near(unit)?;
         *self.probes += 1;
         let cell = self.meta.geometry.slot_cell(slot);
         let slab = SlabRecord::from_raw(self.change.get(self.meta, cell), cell)?;
@@ -139,9 +145,7 @@ impl ChangePlan<'_> {
                 (found.slot, SlabRecord::new(found.record.unit(), size, type_id), 0)
             }
         };
-        let free = slab.all() & !slab.used;
-        let behind = free & u64::MAX.checked_shl(cursor).unwrap_or(0);
-        let index = if behind != 0 { behind } else { free }.trailing_zeros();
+        let index = slab.next_free(cursor);
         slab.used |= 1 << index;
         self.set_slab(slot, &slab)?;
         Ok(Located::Slot(FoundRecord { slot, record: slab.as_block() }, slab, index))

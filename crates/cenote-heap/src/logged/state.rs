@@ -73,6 +73,12 @@ pub(crate) struct SubHeapState {
 }
 
 impl SubHeapState {
+    /// Whether a transaction has the block at a grain, or the next writer frees it.
+    #[inline]
+    pub(crate) fn is_spoken_for(&self, grain: u64) -> bool {
+        self.pending.contains_key(&grain) || self.hidden.contains(&grain)
+    }
+
     /// A plan of a change that is empty so far.
     pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> ChangePlan<'a> {
         self.change.clear();

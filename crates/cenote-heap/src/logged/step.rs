@@ -23,23 +23,24 @@
 //!   is nothing to flush then.
 
 use super::cells::{Metadata, Writer};
-use super::change::Planned;
 use crate::backing::Backing;
-use cenote_layout::logged::{CELL_SIZE, LAST_STEP_OFFSET, SlabRecord};
+use cenote_layout::logged::{LAST_STEP_OFFSET, RawCell, SlabRecord};
 use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 
-/// Where the word of the used slots lies in a cell, and the one with the check behind it.
+/// Where the word of the used slots lies in a cell; the one with the check is the last.
 const USED: usize = SlabRecord::USED_WORD;
+const _: () = assert!(USED == size_of::<RawCell>() / 8 - 2);
 
-/// Makes a change of one cell in place, durable at the medium's level. The change is a step, and no
-/// seal covers the cell.
-#[inline]
-pub(crate) fn make<G: Backing>(writer: &Writer<'_, G>, &Planned { cell, new, .. }: &Planned) {
+/// Names the cell of the step that follows.
+pub(crate) fn announce<G: Backing>(writer: &Writer<'_, G>, cell: u64) {
     writer.store(LAST_STEP_OFFSET, cell);
-    let at = cell * CELL_SIZE + USED as u64 * 8;
-    writer.store(at, new[USED]);
-    reach(Step::SlotStored);
-    writer.store(at + 8, new[USED + 1]);
+}
+
+/// Makes a change of one cell in place, durable at the medium's level. The change is a step, no
+/// seal covers the cell, and the word of the last step names it.
+#[inline]
+pub(crate) fn make<G: Backing>(writer: &Writer<'_, G>, cell: u64, new: RawCell) {
+    writer.store_tail(cell, [new[USED], new[USED + 1]], || reach(Step::SlotStored));
     reach(Step::StepStored);
     if !planted(Bug::Logged(LoggedBug::StepNotFlushed)) {
         writer.flush_cell(cell);

@@ -124,6 +124,11 @@ impl<G: Backing> SubHeap<G> {
             None => None,
         };
         let slot = if apart { None } else { slot_size(size, align) };
+        if let (Some(slot), None) = (slot, holder)
+            && let Some(block) = self.alloc_quick(state, slot, type_id)
+        {
+            return Ok(block);
+        }
         let own = class_for(size.max(align)).ok_or(AllocRefused::Full { size })?;
         let wanted = Wanted { slot, class: slot.map_or(own, slab_class), size, type_id };
         match self.alloc_wanted(state, &wanted, entry) {
@@ -191,6 +196,9 @@ impl<G: Backing> SubHeap<G> {
             return Ok(());
         }
         let mut state = self.lock();
+        if self.free_quick(&mut state, addr) {
+            return Ok(());
+        }
         let located = self.allocated(&mut state, addr)?;
         if state.pending.contains_key(&located.grain()) {
             return Err(FreeRefused::InTransaction { addr });

@@ -72,6 +72,8 @@ pub(crate) struct Undo {
     sequence: u64,
     /// Its cells, as long as its seal is a hash over them.
     sealed: Vec<u64>,
+    /// The cell that the word of the last step names; 0 is not known.
+    last_step: u64,
     /// A record in the making.
     record: Vec<u64>,
     /// New contents of cells, for a seal.
@@ -85,11 +87,7 @@ impl Undo {
         match cells {
             [] => return,
             [one] if SlabRecord::is_step(one.old, one.new) => {
-                if self.sealed.contains(&one.cell) && !planted(Bug::Logged(LoggedBug::StepOverSeal))
-                {
-                    self.close(writer);
-                }
-                return step::make(writer, one);
+                return self.step(writer, one.cell, one.new);
             }
             _ => {}
         }
@@ -141,6 +139,19 @@ impl Undo {
         if writer.is_power() {
             self.sealed.extend(cells.iter().map(|planned| planned.cell));
         }
+    }
+
+    /// Makes a step of a slab, durable when this returns at the medium's level.
+    #[inline]
+    pub(crate) fn step<G: Backing>(&mut self, writer: &Writer<'_, G>, cell: u64, new: RawCell) {
+        if self.sealed.contains(&cell) && !planted(Bug::Logged(LoggedBug::StepOverSeal)) {
+            self.close(writer);
+        }
+        if self.last_step != cell {
+            step::announce(writer, cell);
+            self.last_step = cell;
+        }
+        step::make(writer, cell, new);
     }
 
     /// Makes the seal of the last change, which is durable, one that holds whatever its cells hold

@@ -113,6 +113,15 @@ impl SlabRecord {
         self.used == self.all()
     }
 
+    /// The next slot that is free, from `cursor` on and then from the first on; 64 if none is.
+    #[inline]
+    #[must_use]
+    pub const fn next_free(&self, cursor: u32) -> u32 {
+        let free = self.all() & !self.used;
+        let behind = if cursor < SLOTS_MAX { free >> cursor << cursor } else { 0 };
+        if behind != 0 { behind.trailing_zeros() } else { free.trailing_zeros() }
+    }
+
     /// Whether a change of a cell is a step of a slab. None is one whose old cell is torn: that
     /// differs in one bit from what it reads as, so in none or two from what a step makes of it.
     #[inline]
@@ -121,6 +130,13 @@ impl SlabRecord {
         let fixed = |raw: RawCell| (raw[0], raw[1], raw[SIZE_WORD] as u32);
         let used = old[Self::USED_WORD] ^ new[Self::USED_WORD];
         fixed(old) == fixed(new) && is_slab(old) && used.is_power_of_two()
+    }
+
+    /// The record of a cell whose check is known to fit.
+    #[inline]
+    #[must_use]
+    pub const fn of_whole(raw: RawCell) -> Self {
+        zerocopy::transmute!(raw)
     }
 
     /// The word of the used slots in a cell.
