@@ -22,7 +22,8 @@ pub(crate) struct Slabs {
     whole: [(u32, RawCell); WHOLE],
     /// Whether all slabs were looked at since the sub-heap was opened.
     pub(crate) gathered: bool,
-    /// By the number of a unit, the slot of the table that may have the slab around it, plus 1.
+    /// By the number of a unit, the slot of the table that may have the slab around it, plus 1. A
+    /// power of two of them, or none yet.
     near: Vec<u32>,
 }
 
@@ -37,7 +38,9 @@ struct FrontSlab {
 
 const FRONTS: usize = 16;
 const WHOLE: usize = 32;
-const NEAR: usize = 4096;
+/// Units for 1 KiB each: data of 4 and of 256 MiB.
+const NEAR_MIN: usize = 1 << 12;
+const NEAR_MAX: usize = 1 << 18;
 
 /// A map from numbers of this process.
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
@@ -73,8 +76,9 @@ impl Hasher for Mixer {
 
 impl Slabs {
     /// The place in `near` for the slab around a unit.
-    const fn near_at(unit: u64) -> usize {
-        (unit >> 4) as usize % NEAR
+    #[inline]
+    const fn near_at(&self, unit: u64) -> usize {
+        (unit >> 4) as usize & self.near.len().wrapping_sub(1)
     }
 
     /// Whether a record of a slab is known to fit its check.
@@ -93,15 +97,25 @@ impl Slabs {
     /// The slot of the table that may have the slab around a unit.
     #[inline]
     pub(crate) fn near(&self, unit: u64) -> Option<u32> {
-        self.near.get(Self::near_at(unit))?.checked_sub(1)
+        self.near.get(self.near_at(unit))?.checked_sub(1)
     }
 
+    /// The slab around a unit is in a slot of the table.
     #[inline]
     pub(crate) fn note_near(&mut self, unit: u64, slot: u32) {
-        if self.near.is_empty() {
-            self.near = vec![0; NEAR];
+        if unit >> 4 >= self.near.len() as u64 && self.near.len() < NEAR_MAX {
+            self.grow_near(unit);
         }
-        self.near[Self::near_at(unit)] = slot + 1;
+        let at = self.near_at(unit);
+        self.near[at] = slot + 1;
+    }
+
+    /// Room for the slabs up to a unit. What was noted for others stays, and may be wrong.
+    #[cold]
+    fn grow_near(&mut self, unit: u64) {
+        let len = usize::try_from(unit >> 4).map_or(NEAR_MAX, |at| at.saturating_add(1));
+        let len = len.min(NEAR_MAX).next_power_of_two().max(NEAR_MIN);
+        self.near.resize(len, 0);
     }
 
     /// The place in `fronts` for a kind.
