@@ -8,7 +8,8 @@
 //! | this crate | which words are pointers, and their new values |
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
-//! ([`image`]). The store calls it, as [`PointerRewriter`], when a thread touches a pending puddle.
+//! ([`image`]); of a puddle of a logged heap also over the list of the pool's blocks, because
+//! metadata in other puddles say which it has. The store calls it, as [`PointerRewriter`], when a thread touches a pending puddle.
 //! A store that is opened with it (`OpenOptions::relocation`, which crate `cenote` fills in)
 //! rewrites at the first touch; no application's code is involved.
 //!
@@ -39,7 +40,11 @@
 pub mod archiving;
 pub mod image;
 
-use cenote_store::relocate::{Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten};
+use cenote_layout::catalog::PuddleRecord;
+use cenote_store::StoreError;
+use cenote_store::relocate::{
+    Backend, PoolBlocks, ReadPuddle, RelocationOptions, RewriteJob, Rewriter, Rewritten,
+};
 use std::sync::Arc;
 
 pub use cenote_store::relocate::{
@@ -60,6 +65,14 @@ unsafe impl Rewriter for PointerRewriter {
 
     fn repeatable(&self, image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
         image::repeatable(image, job)
+    }
+
+    fn blocks(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Result<PoolBlocks, String>, StoreError> {
+        Ok(cenote_heap::logged::blocks_in(puddles, read)?.map_err(|refused| refused.to_string()))
     }
 }
 

@@ -189,6 +189,7 @@ fn job(
         moves: Arc::clone(moves),
         types: Arc::clone(types),
         all_blocks: false,
+        blocks: None,
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::archives::{Node, list, node, puddle_files, small, store_with_window, values, window};
 use crate::support::{directory, hashes, underneath};
 use cenote::{
-    Access, AtRest, Error, Keyring, MasterKey, OpenOptions, PoolMode, PoolOptions, Reader, Result,
-    Store, WindowPolicy, field,
+    Access, AtRest, Error, HeapKind, Keyring, MasterKey, OpenOptions, PoolMode, PoolOptions,
+    Reader, Result, Store, WindowPolicy, field,
 };
 use cenote_store::OpenError;
 use cenote_testkit::child::again;
@@ -24,9 +24,17 @@ fn store_with_lists(dir: &Path, base: u64, pools: &[(&str, PoolOptions)]) {
     store.close().expect("closed");
 }
 
-fn both() -> [(&'static str, PoolOptions); 2] {
-    [("direct", small()), ("shadowed", PoolOptions { mode: PoolMode::Shadowed, ..small() })]
+/// A pool in each mode, with each heap.
+fn each() -> [(&'static str, PoolOptions); 4] {
+    let (direct, logged) = (small(), PoolOptions { heap: HeapKind::Logged, ..small() });
+    let shadowed =
+        |options: &PoolOptions| PoolOptions { mode: PoolMode::Shadowed, ..options.clone() };
+    let both = [("shadowed", shadowed(&direct)), ("logged shadowed", shadowed(&logged))];
+    let [one, two] = both;
+    [("direct", direct), one, ("logged", logged), two]
 }
+
+const EACH: [&str; 4] = ["direct", "shadowed", "logged", "logged shadowed"];
 
 fn wanted() -> Vec<u64> {
     (0..LEN).collect()
@@ -69,7 +77,7 @@ fn stores_that_share_a_window_are_open_in_one_process_together() -> Result<()> {
     let (one, two) = (directory(), directory());
     let base = window();
     for dir in [&one, &two] {
-        store_with_lists(dir.path(), base, &both());
+        store_with_lists(dir.path(), base, &each());
     }
     let first = Store::open(one.path())?;
     let second = Store::open(two.path())?;
@@ -79,7 +87,7 @@ fn stores_that_share_a_window_are_open_in_one_process_together() -> Result<()> {
     whole(&first)?;
     whole(&second)?;
     for store in [&first, &second] {
-        for name in ["direct", "shadowed"] {
+        for name in EACH {
             let pool = store.pool(name)?;
             pool.write(|tx| -> Result<()> {
                 let first = tx.alloc(node(LEN, None))?;
@@ -101,7 +109,7 @@ fn stores_that_share_a_window_are_open_in_one_process_together() -> Result<()> {
 fn a_store_moves_again_and_again_before_and_after_a_puddle_is_touched() -> Result<()> {
     let dir = directory();
     let base = window();
-    store_with_lists(dir.path(), base, &both());
+    store_with_lists(dir.path(), base, &each());
     let mut home = base;
     let mut taken = Vec::new();
     for round in 0..6 {
@@ -115,10 +123,12 @@ fn a_store_moves_again_and_again_before_and_after_a_puddle_is_touched() -> Resul
         assert_eq!(store.report().window_moved_from, Some(home), "round {round}");
         if round % 3 == 1 {
             // Some of a pool: its root puddle, and what the first node is in.
-            let pool = store.pool("direct")?;
-            let view = pool.read()?;
-            let first = view.root::<Node>()?.expect("a node");
-            assert!(view.get(first)?.next.is_some());
+            for name in ["direct", "logged"] {
+                let pool = store.pool(name)?;
+                let view = pool.read()?;
+                let first = view.root::<Node>()?.expect("a node");
+                assert!(view.get(first)?.next.is_some());
+            }
         }
         if round == 2 {
             whole(&store)?;
@@ -138,13 +148,16 @@ fn pools_that_are_due_of_an_earlier_move_come_along() -> Result<()> {
     for touched in [false, true] {
         let dir = directory();
         let base = window();
-        store_with_lists(dir.path(), base, &both());
+        store_with_lists(dir.path(), base, &each());
         let store = Store::open(dir.path())?;
         store.clone_pool("direct", "copy")?;
         store.clone_pool("shadowed", "twin")?;
+        store.clone_pool("logged", "logged copy")?;
+        store.clone_pool("logged shadowed", "logged twin")?;
         if touched {
-            drop(store.pool("copy")?);
-            drop(store.pool("twin")?);
+            for name in ["copy", "twin", "logged copy", "logged twin"] {
+                drop(store.pool(name)?);
+            }
         }
         store.close()?;
         let _taken = Taken::new(base);
@@ -152,6 +165,7 @@ fn pools_that_are_due_of_an_earlier_move_come_along() -> Result<()> {
         assert_eq!(store.report().window_moved_from, Some(base));
         whole(&store)?;
         store.randomize_pool("copy")?;
+        store.randomize_pool("logged twin")?;
         store.close()?;
         let store = Store::open(dir.path())?;
         let home = store.window().0;
@@ -168,7 +182,7 @@ fn pools_that_are_due_of_an_earlier_move_come_along() -> Result<()> {
 fn a_reader_of_a_store_whose_window_is_taken_writes_no_file() -> Result<()> {
     let dir = directory();
     let base = window();
-    store_with_lists(dir.path(), base, &both());
+    store_with_lists(dir.path(), base, &each());
     let before = hashes(dir.path());
     let _taken = Taken::new(base);
     let one = Store::open_with(dir.path(), &OpenOptions::read_only())?;
@@ -221,7 +235,7 @@ fn child() {
 
 /// A store that a process left in the middle of a transaction on each pool.
 fn killed(dir: &Path, base: u64) {
-    store_with_lists(dir, base, &both());
+    store_with_lists(dir, base, &each());
     let status = again("windows::child")
         .env(CHILD_DIR, dir)
         .stderr(std::process::Stdio::null())
@@ -237,7 +251,7 @@ fn recovered(store: &Store) -> Result<()> {
         store.report().logs.iter().any(|log| format!("{:?}", log.outcome).contains("RolledBack"))
     );
     let all: Vec<u64> = std::iter::once(LEN + 1).chain(0..LEN).collect();
-    for name in ["direct", "shadowed"] {
+    for name in EACH {
         let pool = store.pool_with(name, Access::ReadOnly)?;
         assert_eq!(values(&pool)?, all, "{name}");
         assert_eq!(pool.check()?.damage.len(), 0);
@@ -259,21 +273,20 @@ fn a_store_is_recovered_before_it_moves_and_by_a_reader_in_memory() -> Result<()
     let store = Store::open(dir.path())?;
     assert_eq!(store.report().window_moved_from, Some(base));
     recovered(&store)?;
-    let pool = store.pool("direct")?;
-    pool.write(|tx| -> Result<()> {
-        let first = tx.root::<Node>()?.expect("a node");
-        let second = tx.get(first)?.next.expect("a second node");
-        tx.set_rel(second, field!(Node, back), None)?;
-        tx.free(first)?;
-        tx.set_root(second)
-    })?;
-    assert_eq!(values(&pool)?, wanted());
-    drop(pool);
+    for name in EACH {
+        let pool = store.pool(name)?;
+        pool.write(|tx| -> Result<()> {
+            let first = tx.root::<Node>()?.expect("a node");
+            let second = tx.get(first)?.next.expect("a second node");
+            tx.set_rel(second, field!(Node, back), None)?;
+            tx.free(first)?;
+            tx.set_root(second)
+        })?;
+        assert_eq!(values(&pool)?, wanted(), "{name}");
+    }
     store.close()?;
     drop(taken);
-    let store = Store::open(dir.path())?;
-    assert_eq!(values(&store.pool("direct")?)?, wanted());
-    Ok(())
+    whole(&Store::open(dir.path())?)
 }
 
 #[test]
@@ -281,7 +294,7 @@ fn a_fixed_window_that_is_taken_is_refused_and_says_by_whom() -> Result<()> {
     let (one, two) = (directory(), directory());
     let base = window();
     for dir in [&one, &two] {
-        store_with_lists(dir.path(), base, &both()[..1]);
+        store_with_lists(dir.path(), base, &each()[..1]);
     }
     let before = hashes(two.path());
     let first = Store::open(one.path())?;
@@ -357,7 +370,7 @@ fn protected_pools_move_with_the_window() -> Result<()> {
 fn a_window_grows_where_it_lies_or_by_moving() -> Result<()> {
     let dir = directory();
     let base = window();
-    store_with_lists(dir.path(), base, &both());
+    store_with_lists(dir.path(), base, &each());
     let files = || {
         let all = hashes(dir.path());
         let of_pools = puddle_files(dir.path());

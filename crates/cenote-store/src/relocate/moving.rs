@@ -35,16 +35,17 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, LoggedBug, planted};
 use core::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Refuses a pool whose pointers are not rewritten.
+/// Refuses a pool with a logged heap that is protected at rest.
 pub(super) fn refuse_logged(
     pool: Option<&PoolRecord>,
+    at_rest: AtRest,
     what: &'static str,
 ) -> Result<(), StoreError> {
-    match pool.filter(|pool| pool.heap != HeapKind::Traced) {
+    match pool.filter(|pool| pool.heap != HeapKind::Traced && at_rest != AtRest::None) {
         Some(pool) => Err(StoreError::LoggedHeap { name: pool.name.clone(), what }),
         None => Ok(()),
     }
@@ -69,7 +70,7 @@ impl Store {
             refuse_open(&control, name)?;
             let state = &control.catalog.state;
             let id = find(&control, name)?;
-            refuse_logged(state.pools.get(&id), "exported, copied or moved")?;
+            refuse_logged(state.pools.get(&id), state.at_rest(id), "exported, copied or moved")?;
             // By the catalog: what a session rewrites that may only look is in its memory, and in
             // no file.
             let pending =
@@ -97,6 +98,9 @@ impl Store {
         }
         let control = inner.control();
         refuse_open(&control, name)?;
+        if !planted(Bug::Logged(LoggedBug::CopiedDamaged)) {
+            inner.refuse_damaged_heap(&control, record.id)?;
+        }
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 

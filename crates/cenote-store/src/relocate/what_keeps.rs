@@ -3,7 +3,7 @@
 use crate::kernel::catalog::State;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::store::Control;
-use cenote_layout::catalog::HeapKind;
+use cenote_layout::catalog::{HeapKind, PoolRecord};
 use cenote_layout::id::{PoolId, Uuid};
 
 /// Why a writer must not move the store now, and what is to be done where its window is free.
@@ -46,12 +46,15 @@ fn goes_along(state: &State, damage: &Damage) -> bool {
     }
 }
 
-/// That a pool has a heap whose pointers are not rewritten.
+/// That a protected pool has a heap whose pointers are not rewritten.
 pub(super) fn logged_pool(control: &Control) -> Option<String> {
-    let pools = &control.catalog.state.pools;
-    let pool = pools.values().find(|pool| pool.heap != HeapKind::Traced)?;
-    let name = &pool.name;
-    Some(format!("pool \"{name}\" has a logged heap, and nothing rewrites its pointers"))
+    let state = &control.catalog.state;
+    let stays = |pool: &&PoolRecord| pool.heap != HeapKind::Traced && state.is_protected(pool.id);
+    let name = &state.pools.values().find(stays)?.name;
+    Some(format!(
+        "pool \"{name}\" has a logged heap and is protected at rest, and nothing rewrites its \
+         pointers"
+    ))
 }
 
 pub(super) fn name_of(state: &State, pool: PoolId) -> String {

@@ -82,10 +82,11 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Refuses a pool whose pointers are not rewritten.
+/// Refuses a pool with a logged heap that is protected at rest.
 fn refuse_logged(pool: &ImportPool) -> Result<(), StoreError> {
     match pool.heap {
         HeapKind::Traced => Ok(()),
+        HeapKind::Logged if pool.at_rest == AtRest::None => Ok(()),
         HeapKind::Logged => {
             Err(StoreError::LoggedHeap { name: pool.name.clone(), what: "imported" })
         }

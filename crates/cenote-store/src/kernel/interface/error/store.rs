@@ -308,11 +308,21 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// What copies or moves a pool, of a pool whose heap says which blocks it has, and is damaged.
+    #[error(
+        "the heap of pool \"{name}\" is damaged, and the pool is not copied or moved: {detail}"
+    )]
+    HeapDamaged {
+        /// The name.
+        name: String,
+        /// What is damaged, and where.
+        detail: String,
+    },
     /// What needs the pointers of a pool to be rewritten, of a heap whose pointers are not.
     #[error(
-        "pool \"{name}\" has a logged heap and cannot be {what}: nothing rewrites its pointers; \
-         copy the whole store (`cenote backup`), or let a program copy its values into a pool with \
-         a traced heap"
+        "pool \"{name}\" has a logged heap, is protected at rest, and cannot be {what}: nothing \
+         rewrites its pointers; copy the whole store (`cenote backup`), or let a program copy its \
+         values into another pool"
     )]
     LoggedHeap {
         /// The name.
