@@ -56,10 +56,11 @@ pub(crate) fn list(store: &Store, name: &str, options: &PoolOptions, len: u64) -
     let pool = store.create_pool(name, options)?;
     let mut next = None;
     // A transaction of a logged heap has not more tickets.
-    for end in (1..=len).rev().step_by(500) {
+    let step = if options.heap == HeapKind::Logged { 500 } else { len };
+    for end in (1..=len).rev().step_by(step as usize) {
         next = pool.write(|tx| -> Result<_> {
             let mut next = next;
-            for value in (end.saturating_sub(500)..end).rev() {
+            for value in (end.saturating_sub(step)..end).rev() {
                 let this = tx.alloc(node(value, next))?;
                 if let Some(next) = next {
                     tx.set_rel(next, field!(Node, back), Some(this))?;

@@ -87,11 +87,12 @@ pub(crate) fn fill_plain(store: &Store, name: &str, heap: HeapKind, nodes: u64) 
     let pool = store.create_pool(name, &of(heap, PoolMode::Direct)).unwrap();
     let mut next = None;
     // A transaction of a logged heap has not more tickets.
-    for from in (0..nodes).step_by(500) {
+    let step = if heap == HeapKind::Logged { 500 } else { 1000 };
+    for from in (0..nodes).step_by(step) {
         next = pool
             .write(|tx| -> Result<_> {
                 let mut next = next;
-                for value in from..nodes.min(from + 500) {
+                for value in from..nodes.min(from + step as u64) {
                     next = Some(tx.alloc(Plain { next, value })?);
                 }
                 tx.set_root(next.expect("some"))?;
