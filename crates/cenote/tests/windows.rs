@@ -1,7 +1,9 @@
 //! Stores that meet in one process: windows that are taken, and stores that open elsewhere because
 //! of it.
 
-use crate::archives::{Node, list, node, puddle_files, small, store_with_window, values, window};
+use crate::archives::{
+    HEAPS, Node, list, node, puddle_files, small, store_with_window, values, window,
+};
 use crate::support::{directory, hashes, underneath};
 use cenote::{
     Access, AtRest, Error, HeapKind, Keyring, MasterKey, OpenOptions, PoolMode, PoolOptions,
@@ -323,12 +325,12 @@ fn key() -> Arc<Keyring> {
 fn protected_pools_move_with_the_window() -> Result<()> {
     let modes =
         [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
-    for at_rest in modes {
+    for (at_rest, heap) in modes.into_iter().flat_map(|mode| HEAPS.map(|heap| (mode, heap))) {
         let dir = directory();
         let base = window();
         let key = (at_rest != AtRest::Integrity).then(key);
         let options =
-            PoolOptions { mode: PoolMode::Shadowed, at_rest, key: key.clone(), ..small() };
+            PoolOptions { mode: PoolMode::Shadowed, at_rest, heap, key: key.clone(), ..small() };
         store_with_lists(dir.path(), base, &[("sealed", options), ("open", small())]);
         let open = OpenOptions { key, accept_unprotected: true, ..OpenOptions::default() };
         let taken = Taken::new(base);
@@ -350,13 +352,16 @@ fn protected_pools_move_with_the_window() -> Result<()> {
         drop(store.pool("sealed")?);
         let home = store.window().0;
         store.close()?;
-        // Its root puddle is not, the others are: it stays, and says why.
-        let third = Taken::new(home);
-        let stays = Store::open_with(dir.path(), &open).expect_err("it is due in part");
-        assert!(matches!(
-            &stays,
-            Error::Open(OpenError::WindowStays { why, .. }) if why.contains("sealed")
-        ));
+        // Its root puddle is not, the others are: it stays, and says why. A logged heap touches
+        // all puddles when it is opened.
+        let third = (heap == HeapKind::Traced).then(|| Taken::new(home));
+        if third.is_some() {
+            let stays = Store::open_with(dir.path(), &open).expect_err("it is due in part");
+            assert!(matches!(
+                &stays,
+                Error::Open(OpenError::WindowStays { why, .. }) if why.contains("sealed")
+            ));
+        }
         drop(third);
         let store = Store::open_with(dir.path(), &open)?;
         whole(&store)?;

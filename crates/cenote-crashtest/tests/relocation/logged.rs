@@ -2,9 +2,9 @@
 //! the others, and a crash may have broken off a change of them before they move.
 
 use super::world::*;
-use super::{CLONES, HEAP, MEETINGS, MOVES, caught, holds, meeting};
-use cenote::HeapKind;
-use cenote_crashtest::stay_on_one_processor;
+use super::{CLONES, HEAP, MEETINGS, MOVES, SEALED, caught, holds, meeting, protected};
+use cenote::{AtRest, HeapKind};
+use cenote_crashtest::rig::stay_on_one_processor;
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, LoggedBug};
 
@@ -18,12 +18,12 @@ fn logged(test: impl FnOnce()) {
 
 #[test]
 fn clones_of_logged_heaps_at_level_power() {
-    logged(|| holds("logged clones", &CLONES, Durability::Power, 9));
+    logged(|| holds("logged clones", &CLONES, Durability::Power, 7));
 }
 
 #[test]
 fn moves_of_logged_heaps_at_level_power() {
-    logged(|| holds("logged moves", &MOVES, Durability::Power, 15));
+    logged(|| holds("logged moves", &MOVES, Durability::Power, 5));
 }
 
 #[test]
@@ -34,14 +34,22 @@ fn clones_of_logged_heaps_at_level_process() {
 #[test]
 fn windows_of_logged_heaps_that_are_taken() {
     for level in [Durability::Power, Durability::Process] {
-        logged(|| meeting(|| holds("logged windows", &MEETINGS, level, 15)));
+        logged(|| meeting(|| holds("logged windows", &MEETINGS, level, 9)));
     }
 }
 
 #[test]
 fn blocks_of_a_run_that_are_left_out() {
-    let steps =
-        [Write("direct"), Push("direct", 2), Release, DualMapping("direct", "copy"), Read("copy")];
+    let steps = [
+        Write("direct"),
+        Push("direct", 2),
+        // The slots of one slab.
+        Push("direct", 3),
+        Push("direct", 4),
+        Release,
+        DualMapping("direct", "copy"),
+        Read("copy"),
+    ];
     let bug = Bug::Logged(LoggedBug::FirstOfRunRewritten);
     logged(|| caught(bug, &steps, Durability::Power));
 }
@@ -61,4 +69,31 @@ fn roots_of_a_logged_heap_that_are_looked_for_elsewhere() {
 fn logged_puddles_that_are_not_synced_before_they_are_renamed() {
     let steps = [DualMapping("direct", "copy"), Read("copy"), Release];
     logged(|| caught(Bug::RewrittenNotSynced, &steps, Durability::Process));
+}
+
+#[test]
+fn copies_of_protected_pools_with_logged_heaps() {
+    logged(|| {
+        protected(AtRest::Authenticated, || {
+            holds("logged and sealed", &SEALED, Durability::Power, 3);
+        });
+    });
+}
+
+#[test]
+fn windows_of_protected_pools_with_logged_heaps_that_are_taken() {
+    let steps = [
+        Write("shadowed"),
+        Push("shadowed", 3),
+        Psync("shadowed"),
+        CloseAndMeet,
+        Write("shadowed"),
+        Push("shadowed", 5),
+        Psync("shadowed"),
+    ];
+    logged(|| {
+        protected(AtRest::Encryption, || {
+            meeting(|| holds("logged and sealed windows", &steps, Durability::Process, 2));
+        });
+    });
 }

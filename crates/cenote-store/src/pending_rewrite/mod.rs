@@ -161,6 +161,18 @@ pub(crate) struct Needs {
     blocks: Option<Arc<PoolBlocks>>,
 }
 
+impl Needs {
+    /// Of a puddle without blocks, whoever describes those of the others.
+    pub(crate) fn expect_no_blocks(&mut self) {
+        self.blocks = Some(Arc::default());
+    }
+
+    /// Takes [`Needs::expect_no_blocks`] back.
+    pub(crate) fn forget_blocks(&mut self) {
+        self.blocks = None;
+    }
+}
+
 impl Inner {
     /// Makes durable that a puddle's file is the new one, before a batch says so: the process that
     /// renamed it, or wrote its header, may have ended before its sync. A header that was written

@@ -38,14 +38,14 @@ use std::sync::Arc;
 
 impl Inner {
     /// Whether the blocks of a pool are described elsewhere than in their puddles.
-    fn is_described_apart(control: &Control, pool: PoolId) -> bool {
+    pub(crate) fn is_described_apart(control: &Control, pool: PoolId) -> bool {
         let pool = control.catalog.state.pools.get(&pool);
         pool.is_some_and(|pool| pool.heap != HeapKind::Traced)
     }
 
     /// Learns which blocks a pool has whose puddles are pending, if those do not say it themselves.
     /// `Err` in the answer: why that is not known.
-    pub(super) fn learn_blocks(
+    pub(crate) fn learn_blocks(
         &self,
         control: &Control,
         pool: PoolId,
@@ -104,6 +104,7 @@ impl Inner {
         pool: PoolId,
     ) -> Result<(), StoreError> {
         let apart = Self::is_described_apart(control, pool);
+        // What is sealed cannot be read without its key: who opens the copy sees the damage.
         if !apart || self.frontier().options.rewriter.is_none() {
             return Ok(());
         }

@@ -318,18 +318,6 @@ pub enum StoreError {
         /// What is damaged, and where.
         detail: String,
     },
-    /// What needs the pointers of a pool to be rewritten, of a heap whose pointers are not.
-    #[error(
-        "pool \"{name}\" has a logged heap, is protected at rest, and cannot be {what}: nothing \
-         rewrites its pointers; copy the whole store (`cenote backup`), or let a program copy its \
-         values into another pool"
-    )]
-    LoggedHeap {
-        /// The name.
-        name: String,
-        /// What it cannot be.
-        what: &'static str,
-    },
     /// A psync of a pool that has no primary.
     #[error(
         "pool \"{name}\" is in direct mode, which has no psync: its commits are durable without \
