@@ -20,6 +20,7 @@ use cenote_layout::logged::{
 };
 use cenote_layout::puddle::header_space;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE, header};
+use cenote_medium::planted::{Bug, LoggedBug, planted};
 use cenote_protect::Protection;
 use cenote_store::relocate::PoolBlocks;
 use cenote_sys::memory::{self, OwnedRegion};
@@ -190,7 +191,7 @@ unsafe impl Backing for Copy {
     }
 
     fn is_writable(&self) -> bool {
-        true
+        !planted(Bug::Logged(LoggedBug::BrokenOffRefused))
     }
 
     fn releases(&self) -> bool {

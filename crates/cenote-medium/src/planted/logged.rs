@@ -48,4 +48,6 @@ pub enum LoggedBug {
     ImportUnsaid,
     /// A pool is copied although its heap is damaged.
     CopiedDamaged,
+    /// Which blocks a pool has is not known where a crash broke off a change of its heap.
+    BrokenOffRefused,
 }
