@@ -9,7 +9,8 @@
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
 //! ([`image`]); of a puddle of a logged heap also over the list of the pool's blocks, because
-//! metadata in other puddles say which it has. The store calls it, as [`PointerRewriter`], when a thread touches a pending puddle.
+//! metadata in other puddles say which it has. The store calls it, as [`PointerRewriter`], when a
+//! thread touches a pending puddle.
 //! A store that is opened with it (`OpenOptions::relocation`, which crate `cenote` fills in)
 //! rewrites at the first touch; no application's code is involved.
 //!

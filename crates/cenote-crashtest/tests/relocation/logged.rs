@@ -75,7 +75,7 @@ fn logged_puddles_that_are_not_synced_before_they_are_renamed() {
 fn copies_of_protected_pools_with_logged_heaps() {
     logged(|| {
         protected(AtRest::Authenticated, || {
-            holds("logged and sealed", &SEALED, Durability::Power, 3);
+            holds("logged and sealed", &SEALED, Durability::Power, 7);
         });
     });
 }
@@ -93,7 +93,7 @@ fn windows_of_protected_pools_with_logged_heaps_that_are_taken() {
     ];
     logged(|| {
         protected(AtRest::Encryption, || {
-            meeting(|| holds("logged and sealed windows", &steps, Durability::Process, 2));
+            meeting(|| holds("logged and sealed windows", &steps, Durability::Process, 1));
         });
     });
 }

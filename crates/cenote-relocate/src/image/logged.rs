@@ -1,5 +1,5 @@
-//! The image of a puddle of a logged heap. It has blocks and nothing else, or metadata; which blocks
-//! it has is said in other puddles, and comes with the job.
+//! The image of a puddle of a logged heap. It has blocks and nothing else, or metadata. Which
+//! blocks it has is said in other puddles, and comes with the job.
 //!
 //! In metadata nothing is to be rewritten: cells name units and numbers of puddles. The root puddle
 //! has the roots, between them.

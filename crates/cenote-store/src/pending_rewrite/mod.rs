@@ -162,7 +162,7 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Of a puddle without blocks, whoever describes those of the others.
+    /// Of a puddle without blocks, of whatever kind the heap is.
     pub(crate) fn expect_no_blocks(&mut self) {
         self.blocks = Some(Arc::default());
     }
