@@ -11,7 +11,7 @@
 
 use super::ArchivingError;
 use crate::image::roots_at;
-use cenote_heap::logged::blocks_in;
+use cenote_heap::logged::{ReadImage, blocks_in};
 use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
@@ -38,7 +38,7 @@ pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ArchivingE
 pub(super) fn described_apart(
     (pool, heap): (&str, HeapKind),
     puddles: &[PuddleRecord],
-    read: &mut dyn FnMut(&PuddleRecord, u64, &mut [u8]) -> Result<(), ArchivingError>,
+    read: ReadImage<'_, ArchivingError>,
 ) -> Result<Option<PoolBlocks>, ArchivingError> {
     if heap == HeapKind::Traced {
         return Ok(None);
