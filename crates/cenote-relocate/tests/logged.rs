@@ -168,6 +168,21 @@ fn an_import_that_says_nothing_or_clears_what_is_not_members() {
     }
 }
 
+#[test]
+fn a_block_of_a_type_that_nothing_describes_is_not_imported() {
+    let (medium, source) = store_on(&blank(0));
+    built(source);
+    let source = crate::graph::open(&medium);
+    let heap = opened(&source, "chain", CPUS);
+    heap.alloc(16, 16, TypeId(0x77)).unwrap();
+    drop(heap);
+    let archive = archive(&source);
+    let (_there, target) = store_on(&blank(1));
+    let refused = imported(&target, &archive).unwrap_err();
+    assert!(matches!(refused, ArchivingError::Values { count: 1, .. }), "{refused}");
+    assert!(target.pools().is_empty());
+}
+
 /// Any byte of the metadata: a pool is copied as it is, or not, and the reason names the place.
 #[test]
 fn damaged_metadata_are_named_or_mean_nothing() {

@@ -211,8 +211,14 @@ impl Taken {
         progress: &mut Option<OnArchiving<'_>>,
     ) -> Result<(), ArchivingError> {
         let sealed = source.at_rest != AtRest::None;
-        let open = || store.open_pool(&source.record.name, Access::ReadOnly);
-        let opened = sealed.then(open).transpose()?;
+        let look = || store.open_pool(&source.record.name, Access::ReadOnly);
+        let opened = sealed.then(look).transpose()?;
+        let open = |puddle: &PuddleRecord| {
+            // They come by number, without a gap.
+            let name = source.puddles.get(puddle.index as usize).map_or("", |(_, name)| name);
+            // SAFETY: it is read only, by the lines below, and dropped before this returns.
+            unsafe { store.open_quiescent(puddle, name) }
+        };
         let read = |(puddle, file): (&PuddleRecord, &FileHandle), offset: u64, bytes: &mut [u8]| {
             match &opened {
                 Some(pool) => {
@@ -222,18 +228,14 @@ impl Taken {
                 None => Ok(file.read_exact_at(offset, bytes)?),
             }
         };
-        let mut files = BTreeMap::new();
-        for (puddle, file) in &source.puddles {
-            // SAFETY: it is read only, by the lines below, and dropped with this function.
-            files.insert(puddle.index, unsafe { store.open_quiescent(puddle, file) }?);
-        }
         let puddles: Vec<PuddleRecord> = source.puddles.iter().map(|(puddle, _)| *puddle).collect();
         let pool = (source.record.name.as_str(), source.record.heap);
         let apart = described_apart(pool, &puddles, &mut |puddle, offset, bytes| {
-            files.get(&puddle.index).map_or(Ok(()), |file| read((puddle, file), offset, bytes))
+            read((puddle, &open(puddle)?), offset, bytes)
         })?;
-        for (puddle, file) in puddles.iter().filter_map(|p| Some((p, files.get(&p.index)?))) {
-            let bytes = |offset: u64, bytes: &mut [u8]| read((puddle, file), offset, bytes);
+        for puddle in &puddles {
+            let file = open(puddle)?;
+            let bytes = |offset: u64, bytes: &mut [u8]| read((puddle, &file), offset, bytes);
             let body = Body { bytes: &bytes, puddle, apart: apart.as_ref() };
             Scan { body, world, pointers }.run(&mut self.found)?;
             tell(progress, 0, 0)?;
