@@ -11,10 +11,11 @@
 //!
 //! And every planted bug of this is found.
 
+mod logged;
 mod windows;
 mod world;
 
-use cenote::{Access, AtRest, Keyring, Locking, MasterKey};
+use cenote::{Access, AtRest, HeapKind, Keyring, Locking, MasterKey};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium};
 use cenote_medium::{Durability, Operation};
@@ -25,6 +26,8 @@ use world::*;
 thread_local! {
     /// How this test's pool in shadowed mode is protected.
     static AT_REST: Cell<AtRest> = const { Cell::new(AtRest::None) };
+    /// The heap of this test's pools.
+    static HEAP: Cell<HeapKind> = const { Cell::new(HeapKind::Traced) };
     /// Whether images are opened where their window is taken, too.
     static MEETING: Cell<bool> = const { Cell::new(false) };
 }

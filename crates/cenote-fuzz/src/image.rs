@@ -198,7 +198,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     };
     let all_blocks = puddle.index == 0;
     let (moves, types) = (Arc::new(moves), Arc::new(types));
-    let job = RewriteJob { puddle, from: OLD, moves, types, all_blocks };
+    let job = RewriteJob { puddle, from: OLD, moves, types, all_blocks, blocks: None };
     let before = image.clone();
     values(&image, &puddle, &job.types);
     let looked = image::for_each_pointer(&mut image, &puddle, &job.types, &mut |found| {

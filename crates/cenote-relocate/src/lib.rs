@@ -8,9 +8,10 @@
 //! | this crate | which words are pointers, and their new values |
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
-//! ([`image`]). The store calls it, as [`PointerRewriter`], when a thread touches a pending puddle.
-//! No application's code is involved. `OpenOptions::relocation` has the rewriter; crate `cenote`
-//! sets it.
+//! ([`image`]); of a puddle of a logged heap also over the list of the pool's blocks, because
+//! metadata in other puddles say which it has. The store calls it, as [`PointerRewriter`], when a
+//! thread touches a pending puddle. No application's code is involved. `OpenOptions::relocation`
+//! has the rewriter; crate `cenote` sets it.
 //!
 //! [`cenote_store::Store::begin_import`] takes foreign puddles in,
 //! [`cenote_store::Store::clone_pool`] copies inside a store, and
@@ -38,7 +39,11 @@
 pub mod archiving;
 pub mod image;
 
-use cenote_store::relocate::{Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten};
+use cenote_layout::catalog::PuddleRecord;
+use cenote_store::StoreError;
+use cenote_store::relocate::{
+    Backend, PoolBlocks, ReadPuddle, RelocationOptions, RewriteJob, Rewriter, Rewritten,
+};
 use std::sync::Arc;
 
 pub use cenote_store::relocate::{
@@ -59,6 +64,14 @@ unsafe impl Rewriter for PointerRewriter {
 
     fn repeatable(&self, image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
         image::repeatable(image, job)
+    }
+
+    fn blocks(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Result<PoolBlocks, String>, StoreError> {
+        Ok(cenote_heap::logged::blocks_in(puddles, read)?.map_err(|refused| refused.to_string()))
     }
 }
 

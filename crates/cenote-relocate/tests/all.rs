@@ -4,3 +4,4 @@ mod graph;
 mod graph_archives;
 mod graphs;
 mod import;
+mod logged;

@@ -1,6 +1,6 @@
 //! Random object graphs over several pools and puddles: how they are built, and compared.
 
-use cenote_heap::{Heap as _, PoolBacking, TracedHeap};
+use cenote_heap::{Heap as _, PoolBacking, PoolHeap};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative, encode_relative};
@@ -10,7 +10,7 @@ use cenote_medium::{Durability, Medium};
 use cenote_relocate::options;
 use cenote_store::relocate::Backend;
 use cenote_store::{
-    Access, FormatOptions, OpenOptions, PoolHandle, PoolMode, PoolOptions, Store, format,
+    Access, FormatOptions, HeapKind, OpenOptions, PoolHandle, PoolMode, PoolOptions, Store, format,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -166,18 +166,26 @@ pub(crate) fn store_on(image: &Image) -> (Arc<dyn Medium>, Store) {
     (medium, store)
 }
 
-/// Builds a graph in a store, whose pools are closed afterwards.
+/// All kinds of heaps.
+pub(crate) const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+
+/// Builds a graph in a store, in traced heaps.
 pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
+    build_in(store, HeapKind::Traced, random)
+}
+
+/// Builds a graph in a store, whose pools are closed afterwards.
+pub(crate) fn build_in(store: &Store, heap: HeapKind, random: &mut Random) -> Graph {
     let all = types();
     // SAFETY: the test lays its values out by these records.
     unsafe { store.register_types(&all.iter().collect::<Vec<_>>()) }.unwrap();
-    let mut graph = Graph::with_pools(store, random);
+    let mut graph = Graph::with_pools(store, heap, random);
     let handles: Vec<_> =
         graph.names.iter().map(|name| store.open_pool(name, Access::ReadWrite).unwrap()).collect();
     // SAFETY: no other heap of these pools is open, and the test gives out no reference.
     let backing = |handle: &PoolHandle| unsafe { PoolBacking::of(handle.clone()) };
     let heaps: Vec<_> =
-        handles.iter().map(|handle| TracedHeap::open(backing(handle)).unwrap()).collect();
+        handles.iter().map(|handle| PoolHeap::open(backing(handle)).unwrap()).collect();
     graph.add_objects(&heaps, random);
     for from in 0..graph.objects.len() {
         for slot in slots_of(&graph, from, random) {
@@ -228,7 +236,7 @@ fn slots_of(graph: &Graph, from: usize, random: &mut Random) -> Vec<Slot> {
 
 impl Graph {
     /// Without objects, in new pools.
-    fn with_pools(store: &Store, random: &mut Random) -> Self {
+    fn with_pools(store: &Store, heap: HeapKind, random: &mut Random) -> Self {
         let count = 1 + random.below(3) as usize;
         let mut graph = Graph {
             names: (0..count).map(|n| format!("pool {n}")).collect(),
@@ -240,14 +248,15 @@ impl Graph {
         };
         for name in &graph.names {
             let mode = if random.below(3) == 0 { PoolMode::Shadowed } else { PoolMode::Direct };
-            let options = PoolOptions { puddle_size: 256 << 10, mode, ..PoolOptions::default() };
+            let options =
+                PoolOptions { puddle_size: 256 << 10, mode, heap, ..PoolOptions::default() };
             graph.ids.push(store.create_pool(name, &options).unwrap());
         }
         graph
     }
 
     /// Adds objects of all types and sizes, with garbage between them.
-    fn add_objects(&mut self, heaps: &[TracedHeap<PoolBacking>], random: &mut Random) {
+    fn add_objects(&mut self, heaps: &[PoolHeap], random: &mut Random) {
         for _ in 0..20 + random.below(80) {
             let (pool, type_id, size) = (
                 random.below(heaps.len() as u64) as usize,
@@ -309,7 +318,7 @@ impl Graph {
     }
 
     /// Sets roots of all pools.
-    fn add_roots(&mut self, heaps: &[TracedHeap<PoolBacking>], random: &mut Random) {
+    fn add_roots(&mut self, heaps: &[PoolHeap], random: &mut Random) {
         for (pool, heap) in heaps.iter().enumerate() {
             for index in [0u16, 5, 1023] {
                 let own: Vec<usize> =
@@ -357,7 +366,7 @@ impl Graph {
         let moved = self.moved(store, names);
         for (pool, handle) in &handles {
             // SAFETY: no other heap of the pool is open, and it is looked at only.
-            let heap = TracedHeap::open(unsafe { PoolBacking::of(handle.clone()) })
+            let heap = PoolHeap::open(unsafe { PoolBacking::of(handle.clone()) })
                 .map_err(|e| e.to_string())?;
             for (index, object) in &self.roots[*pool] {
                 let root = heap.root(*index).map_err(|e| e.to_string())?.addr;

@@ -6,11 +6,11 @@
 //! off-holders, region pointers, to other pools, null, into blocks and one past their ends.
 //! `CENOTE_ARCHIVED_GRAPHS` sets how many there are (40).
 
-use crate::graph::{Graph, Names, Random, blank, build, files, store_on};
+use crate::graph::{Graph, HEAPS, Names, Random, blank, build_in, files, store_on};
 use crate::graphs::number;
 use cenote_medium::planted::{Bug, plant};
 use cenote_relocate::archiving::{self, ExportOptions, ImportOptions};
-use cenote_store::{PoolOptions, Store};
+use cenote_store::{HeapKind, PoolOptions, Store};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The pools that pointers of `taken` lead to and that are not among them: how many pointers.
@@ -66,10 +66,10 @@ fn archive(
     }
 }
 
-fn one(seed: u64) -> Result<bool, String> {
+fn one(seed: u64, heap: HeapKind) -> Result<bool, String> {
     let random = &mut Random(seed);
     let (_medium, source) = store_on(&blank(0));
-    let graph = build(&source, random);
+    let graph = build_in(&source, heap, random);
     let original = files(&source);
     let mut pools: Vec<usize> = (0..graph.names.len()).collect();
     for at in (1..pools.len()).rev() {
@@ -113,19 +113,23 @@ fn one(seed: u64) -> Result<bool, String> {
 #[test]
 fn archives_hold_what_pointers_lead_to_and_come_out_the_same() {
     let count = number("CENOTE_ARCHIVED_GRAPHS", 40);
-    let rich =
-        (1..=count).filter(|seed| one(*seed).unwrap_or_else(|what| panic!("seed {seed}: {what}")));
-    assert!(
-        rich.count() as u64 * 8 > count,
-        "graphs that take others along and come to other addresses"
-    );
+    for heap in HEAPS {
+        let rich = (1..=count).filter(|seed| {
+            one(*seed, heap).unwrap_or_else(|what| panic!("seed {seed}, {heap:?}: {what}"))
+        });
+        assert!(
+            rich.count() as u64 * 8 > count,
+            "graphs that take others along and come to other addresses"
+        );
+    }
 }
 
 #[test]
 fn pools_that_are_overlooked_are_found() {
-    for bug in [Bug::TagsKeptInScan, Bug::RegionsLeftOut] {
+    let bugs = [Bug::TagsKeptInScan, Bug::RegionsLeftOut];
+    for (bug, heap) in bugs.into_iter().flat_map(|bug| HEAPS.map(|heap| (bug, heap))) {
         plant(bug);
-        let found = (1..60).find_map(|seed| one(seed).err());
+        let found = (1..60).find_map(|seed| one(seed, heap).err());
         plant(Bug::None);
         let found = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
         assert!(found.contains("left behind") || found.contains("taken along"), "{bug:?}: {found}");

@@ -7,16 +7,17 @@
 use crate::graph::*;
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::heap::{HeapGeometry, mark};
-use cenote_layout::id::Uuid;
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::moves::Moves;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::SimMedium;
-use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, image};
-use cenote_store::relocate::{RewriteJob, TypeTable};
-use cenote_store::{PoolOptions, Store};
+use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, PointerRewriter, image};
+use cenote_store::relocate::{PoolBlocks, ReadPuddle, RewriteJob, Rewriter as _, TypeTable};
+use cenote_store::{HeapKind, PoolOptions, Store};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What an archive would hold of some pools.
@@ -56,10 +57,10 @@ fn import(store: &Store, (manifest, bytes): &(ImportManifest, Vec<Vec<u8>>)) -> 
 }
 
 /// One graph, moved in all ways.
-fn one(seed: u64) -> Result<(), String> {
+fn one(seed: u64, heap: HeapKind) -> Result<(), String> {
     let random = &mut Random(seed);
     let (_medium, source) = store_on(&blank(0));
-    let graph = build(&source, random);
+    let graph = build_in(&source, heap, random);
     let names: Names = graph.names.iter().cloned().enumerate().collect();
     graph.verify(&source, &names).map_err(|what| format!("as it was built: {what}"))?;
     let original = files(&source);
@@ -161,19 +162,37 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn graphs_are_isomorphic_wherever_they_go() {
     let first = number("CENOTE_SEED", 1);
-    for seed in first..first + number("CENOTE_GRAPHS", 16) {
-        if let Err(what) = one(seed) {
-            panic!("CENOTE_SEED={seed}: {what}");
+    let seeds = first..first + number("CENOTE_GRAPHS", 16);
+    for (seed, heap) in seeds.flat_map(|seed| HEAPS.map(|heap| (seed, heap))) {
+        if let Err(what) = one(seed, heap) {
+            panic!("CENOTE_SEED={seed}, {heap:?}: {what}");
         }
     }
 }
 
 #[test]
 fn roots_that_are_forgotten_are_found() {
-    plant(Bug::RootsNotRewritten);
-    let found = (1..5).find_map(|seed| one(seed).err());
-    plant(Bug::None);
-    assert!(found.is_some_and(|what| what.contains("root")));
+    for heap in HEAPS {
+        plant(Bug::RootsNotRewritten);
+        let found = (1..5).find_map(|seed| one(seed, heap).err());
+        plant(Bug::None);
+        assert!(found.is_some_and(|what| what.contains("root")), "{heap:?}");
+    }
+}
+
+/// The list of the blocks of a puddle's pool, as its files have it.
+fn blocks_of(
+    graph: &Graph,
+    files: &BTreeMap<Uuid, Vec<u8>>,
+    pool: PoolId,
+) -> Result<PoolBlocks, String> {
+    let puddles: Vec<PuddleRecord> =
+        graph.puddles.iter().filter(|puddle| puddle.pool == pool).copied().collect();
+    let read: ReadPuddle<'_> = &mut |puddle, at, bytes| {
+        bytes.copy_from_slice(&files[&puddle.uuid][at as usize..][..bytes.len()]);
+        Ok(())
+    };
+    PointerRewriter.blocks(&puddles, read).unwrap()
 }
 
 /// What is to be done to a puddle that moves by `distance`.
@@ -189,6 +208,7 @@ fn job(
         moves: Arc::clone(moves),
         types: Arc::clone(types),
         all_blocks: false,
+        blocks: None,
     }
 }
 
@@ -299,9 +319,9 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
 
 /// What a crash leaves of a rewriting in the puddle's own file, any number of times: it ends the
 /// same, no matter which words are new already. `Err`: it does not.
-fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
+fn begun_again(random: &mut Random, heap: HeapKind, distance: u64) -> Result<u64, String> {
     let (_medium, source) = store_on(&blank(0));
-    let graph = build(&source, random);
+    let graph = build_in(&source, heap, random);
     // Off-holders and numbers of pools are not looked at here: of types that have them nothing is
     // repeatable.
     let native = |mut record: TypeRecord| {
@@ -321,7 +341,10 @@ fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
     let original = files(&source);
     for puddle in &graph.puddles {
         let old = &original[&puddle.uuid];
-        let work = job(puddle, distance, &moves, &types);
+        let mut work = job(puddle, distance, &moves, &types);
+        if heap == HeapKind::Logged {
+            work.blocks = Some(Arc::new(blocks_of(&graph, &original, puddle.pool)?));
+        }
         let Some(stretches) = image::repeatable(old, &work) else { continue };
         let mut whole = old.clone();
         image::rewrite(&mut whole, &work).unwrap();
@@ -352,17 +375,19 @@ fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
 #[test]
 fn what_is_rewritten_in_its_file_ends_the_same_wherever_a_crash_stopped_it() {
     let random = &mut Random(number("CENOTE_SEED", 12));
-    for distance in [1 << 36, 64 << 21] {
-        let crashes: u64 = (0..4).map(|_| begun_again(random, distance).unwrap()).sum();
-        println!("{distance:#x}: {crashes} crashes");
-        assert!(crashes > 60, "{distance:#x}: {crashes}");
+    for heap in HEAPS {
+        for distance in [1 << 36, 64 << 21] {
+            let crashes: u64 = (0..4).map(|_| begun_again(random, heap, distance).unwrap()).sum();
+            println!("{heap:?}, {distance:#x}: {crashes} crashes");
+            assert!(crashes > 60, "{distance:#x}: {crashes}");
+        }
+        // On top of where it was.
+        assert_eq!(begun_again(random, heap, 1 << 16).unwrap(), 0, "by another file");
+        plant(Bug::OverlapRepeated);
+        let found = (0..4).find_map(|_| begun_again(random, heap, 1 << 16).err());
+        plant(Bug::None);
+        assert!(found.is_some_and(|what| what.contains("otherwise")), "{heap:?}");
     }
-    // On top of where it was.
-    assert_eq!(begun_again(random, 1 << 16).unwrap(), 0, "by another file");
-    plant(Bug::OverlapRepeated);
-    let found = (0..4).find_map(|_| begun_again(random, 1 << 16).err());
-    plant(Bug::None);
-    assert!(found.is_some_and(|what| what.contains("otherwise")));
 }
 
 /// A map that names the same words thousands of times, as an archive may bring one: memory for what

@@ -45,6 +45,7 @@ mod rekey;
 mod sealed;
 mod sealed_files;
 mod unsealed;
+mod unsealed_blocks;
 
 // Puddles that have moved.
 mod pending_rewrite;

@@ -7,9 +7,10 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::pending_job::{PoolKeys, Sealed};
 use crate::kernel::store::{Control, Inner};
 use crate::pending_rewrite::Needs;
-use crate::pending_rewrite::reseal::SealedFile;
+use crate::pending_rewrite::reseal::{OpenedDue, SealedFile};
 use crate::primaries::Patches;
 use crate::sealed_files::{Opened, at_rest};
+use crate::unsealed_blocks::SealedPuddles;
 use cenote_atrest::binding;
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode};
@@ -17,6 +18,7 @@ use cenote_journal::Roots;
 use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sealed::SealedError;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What opening a pool's protections came to.
@@ -71,6 +73,8 @@ struct Unsealing<'a> {
     needs: Needs,
     list: HeaderList,
     puddles: Vec<Unsealed>,
+    /// Why it is not known which blocks are in the puddles that are pending.
+    no_blocks: Option<String>,
     /// The keys of before may be needed: a puddle is pending, or cannot be looked at.
     any_due: bool,
 }
@@ -143,6 +147,46 @@ impl Unsealing<'_> {
         Ok(())
     }
 
+    /// Learns which blocks the pool has whose puddles do not say it, if one of those is pending.
+    fn learn(
+        &mut self,
+        root: &PuddleRecord,
+        others: &[PuddleRecord],
+        keys: &PoolKeys,
+    ) -> Result<Result<(), String>, StoreError> {
+        let (inner, name) = (self.inner, self.name);
+        let pending = &self.control.catalog.state.pending;
+        if !others.iter().any(|record| pending.contains_key(&record.uuid)) {
+            return Ok(Ok(()));
+        }
+        let mut sealed = BTreeMap::new();
+        for record in others {
+            let due = match self.look(record)? {
+                SealedFile::Damaged(detail) => return Ok(Err(detail)),
+                SealedFile::Own => {
+                    let patches = self.patches.get(&record.uuid).cloned().unwrap_or_default();
+                    let with = (self.mode, keys.own.as_ref(), patches);
+                    let opened = inner.open_sealed(self.control, name, *record, with);
+                    opened.map(|Opened { protection, source, .. }| OpenedDue { protection, source })
+                }
+                SealedFile::Pending(_) => {
+                    let of = (self.mode, inner.identity_of(self.control, record.uuid));
+                    let frontier = inner.frontier();
+                    let opened = frontier.open_due((name, record), of, keys.before.as_ref());
+                    opened.map_err(|failed| frontier.explain(failed, record.uuid, name))
+                }
+            };
+            match due {
+                Ok(due) => sealed.insert(record.uuid, due),
+                Err(StoreError::AtRest { source, .. }) => return Ok(Err(source.to_string())),
+                Err(error) => return Err(error),
+            };
+        }
+        let first = self.puddles.first().and_then(|root| root.as_ref().ok());
+        let first = first.and_then(|(_, opened)| opened.as_ref());
+        SealedPuddles::new(name, first, sealed).learn(inner, self.control, root, &mut self.needs)
+    }
+
     fn own(&mut self, record: &PuddleRecord, keys: &PoolKeys) -> Result<FoundFile, StoreError> {
         let with = (self.mode, keys.own.as_ref(), self.patches_of(record));
         match self.inner.open_sealed(self.control, self.name, *record, with) {
@@ -162,6 +206,9 @@ impl Unsealing<'_> {
         pending: PendingRewriteRecord,
         keys: &Arc<PoolKeys>,
     ) -> Result<FoundFile, StoreError> {
+        if let Some(detail) = &self.no_blocks {
+            return Ok(Err(detail.clone()));
+        }
         if self.mode.has_key() && keys.before.is_none() {
             return Ok(Err("the key that it is sealed under is not in the root puddle".into()));
         }
@@ -205,9 +252,18 @@ impl Inner {
             needs: Needs::default(),
             list: HeaderList::default(),
             puddles: Vec::new(),
+            no_blocks: None,
             any_due: false,
         };
+        let apart = Self::is_described_apart(unsealing.control, root.pool);
+        if apart {
+            unsealing.needs.expect_no_blocks();
+        }
         let keys = Arc::new(unsealing.root(root, others.is_empty())?);
+        if apart {
+            unsealing.needs.forget_blocks();
+            unsealing.no_blocks = unsealing.learn(root, others, &keys)?.err();
+        }
         for record in others {
             unsealing.other(record, &keys)?;
         }

@@ -5,9 +5,9 @@ mod debugger;
 
 use crate::support::{directory, hashes, underneath, within};
 use cenote::{
-    Access, ArchivingError, Codec, Error, Exclusive, ExportOptions, FormatOptions, ImportOptions,
-    OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr, RelPtr, Result,
-    Store, field,
+    Access, ArchivingError, Codec, Error, Exclusive, ExportOptions, FormatOptions, HeapKind,
+    ImportOptions, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr,
+    RelPtr, Result, Store, field,
 };
 use cenote_relocate::archiving;
 use cenote_store::StoreError;
@@ -35,6 +35,17 @@ pub(crate) fn small() -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }
 }
 
+/// All kinds of heaps.
+pub(crate) const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+
+/// Small pools with each heap in each mode.
+fn all_small() -> [PoolOptions; 4] {
+    let of = |heap, mode| PoolOptions { heap, mode, ..small() };
+    let [traced, logged] = HEAPS;
+    let (direct, shadowed) = (PoolMode::Direct, PoolMode::Shadowed);
+    [of(traced, direct), of(logged, direct), of(traced, shadowed), of(logged, shadowed)]
+}
+
 pub(crate) fn names(list: &[&str]) -> ImportOptions<'static> {
     let names = list.iter().map(|name| (*name).to_string()).collect();
     ImportOptions { names, ..ImportOptions::default() }
@@ -43,17 +54,23 @@ pub(crate) fn names(list: &[&str]) -> ImportOptions<'static> {
 /// A list of so many nodes; more than 4,000 take several puddles.
 pub(crate) fn list(store: &Store, name: &str, options: &PoolOptions, len: u64) -> Result<Pool> {
     let pool = store.create_pool(name, options)?;
-    pool.write(|tx| -> Result<()> {
-        let mut next = None;
-        for value in (0..len).rev() {
-            let this = tx.alloc(node(value, next))?;
-            if let Some(next) = next {
-                tx.set_rel(next, field!(Node, back), Some(this))?;
+    let mut next = None;
+    // A transaction of a logged heap has not more tickets.
+    let step = if options.heap == HeapKind::Logged { 500 } else { len };
+    for end in (1..=len).rev().step_by(step as usize) {
+        next = pool.write(|tx| -> Result<_> {
+            let mut next = next;
+            for value in (end.saturating_sub(step)..end).rev() {
+                let this = tx.alloc(node(value, next))?;
+                if let Some(next) = next {
+                    tx.set_rel(next, field!(Node, back), Some(this))?;
+                }
+                next = Some(this);
             }
-            next = Some(this);
-        }
-        tx.set_root(next.expect("a list has a node"))
-    })?;
+            tx.set_root(next.expect("a list has a node"))?;
+            Ok(next)
+        })?;
+    }
     Ok(pool)
 }
 
@@ -95,9 +112,9 @@ fn pools_come_to_another_store_and_beside_the_original_and_their_pointers_are_ri
     let store = store_with_window(here.path(), window());
     let other = store_with_window(there.path(), window());
     let wanted: Vec<u64> = (0..9000).collect();
-    for mode in [PoolMode::Direct, PoolMode::Shadowed] {
-        let name = format!("{mode:?}");
-        drop(list(&store, &name, &PoolOptions { mode, ..small() }, 9000)?);
+    for options in all_small() {
+        let name = format!("{:?} {:?}", options.heap, options.mode);
+        drop(list(&store, &name, &options, 9000)?);
         let (archive, exported) = store.export(&[&name], Vec::new(), ExportOptions::default())?;
         assert!(exported.puddles > 1, "{exported:?}");
         assert_eq!(exported.archive_bytes, archive.len() as u64);
@@ -143,13 +160,15 @@ fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Resul
     // One puddle: opening the pool touches all of it.
     drop(list(&store, "one", &small(), 10)?);
     drop(list(&store, "many", &small(), 9000)?);
-    let (archive, _) = store.export(&["one", "many"], Vec::new(), ExportOptions::default())?;
+    drop(list(&store, "logged", &PoolOptions { heap: HeapKind::Logged, ..small() }, 9000)?);
+    let all = ["one", "many", "logged"];
+    let (archive, _) = store.export(&all, Vec::new(), ExportOptions::default())?;
     store.close()?;
     store_with_window(there.path(), window())
         .import(archive.as_slice(), ImportOptions::default())?;
     let options = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
     let looked = Store::open_with(there.path(), &options)?;
-    for name in ["one", "many"] {
+    for name in all {
         for touched in [false, true] {
             if touched {
                 values(&looked.pool_with(name, Access::ReadOnly)?)?;
@@ -167,13 +186,14 @@ fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Resul
     drop(looked);
     let store = Store::open(there.path())?;
     store.clone_pool("one", "clone")?;
+    store.clone_pool("logged", "logged clone")?;
     store.randomize_pool("one")?;
-    let (archive, _) =
-        store.export(&["one", "many", "clone"], Vec::new(), ExportOptions::default())?;
+    let all = ["one", "many", "logged", "clone", "logged clone"];
+    let (archive, _) = store.export(&all, Vec::new(), ExportOptions::default())?;
     store.close()?;
     let store = store_with_window(third.path(), window());
     store.import(archive.as_slice(), ImportOptions::default())?;
-    for (name, len) in [("one", 10), ("many", 9000), ("clone", 10)] {
+    for (name, len) in all.into_iter().zip([10, 9000, 9000, 10, 9000]) {
         let pool = store.pool(name)?;
         assert_eq!(values(&pool)?, (0..len).collect::<Vec<u64>>(), "{name}");
         assert!(pool.check()?.is_sound(), "{name}");
@@ -183,24 +203,27 @@ fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Resul
 
 #[test]
 fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
-    let (here, there, base) = (directory(), directory(), window());
-    let store = store_with_window(here.path(), base);
-    drop(list(&store, "list", &small(), 5000)?);
-    let (archive, _) = store.export(&["list"], Vec::new(), ExportOptions::default())?;
-    store.close()?;
-    let other = store_with_window(there.path(), base);
-    let made = other.import(archive.as_slice(), ImportOptions::default())?;
-    // The first puddles of the window: the number of the pool is the same too.
-    assert!(!made.imported.pools[0].moved && made.imported.pools[0].pending == 0);
-    assert_eq!(values(&other.pool("list")?)?.len(), 5000);
+    for heap in HEAPS {
+        let (here, there, base) = (directory(), directory(), window());
+        let store = store_with_window(here.path(), base);
+        drop(list(&store, "list", &PoolOptions { heap, ..small() }, 5000)?);
+        let (archive, _) = store.export(&["list"], Vec::new(), ExportOptions::default())?;
+        store.close()?;
+        let other = store_with_window(there.path(), base);
+        let made = other.import(archive.as_slice(), ImportOptions::default())?;
+        // The first puddles of the window: the number of the pool is the same too.
+        assert!(!made.imported.pools[0].moved && made.imported.pools[0].pending == 0);
+        assert_eq!(values(&other.pool("list")?)?.len(), 5000);
+    }
     Ok(())
 }
 
 /// Pools `a` and `b`, each pointing to the other, and `c`, which no pool points to; `removed` is
 /// gone.
-fn two_pools(store: &Store) -> Result<()> {
-    let (a, b) = (list(store, "a", &small(), 10)?, list(store, "b", &small(), 10)?);
-    drop(list(store, "c", &small(), 10)?);
+fn two_pools(store: &Store, heap: HeapKind) -> Result<()> {
+    let of = PoolOptions { heap, ..small() };
+    let (a, b) = (list(store, "a", &of, 10)?, list(store, "b", &of, 10)?);
+    drop(list(store, "c", &of, 10)?);
     store.write(&[&a, &b], |tx| -> Result<()> {
         let (in_a, in_b) = (tx.root_in::<Node>(&a, 0)?, tx.root_in::<Node>(&b, 0)?);
         let (Some(in_a), Some(in_b)) = (in_a, in_b) else { panic!("lists have roots") };
@@ -212,9 +235,13 @@ fn two_pools(store: &Store) -> Result<()> {
 
 #[test]
 fn pointers_to_pools_that_stay_behind_are_told_or_their_pools_taken_along() -> Result<()> {
+    HEAPS.into_iter().try_for_each(pointers_to_other_pools)
+}
+
+fn pointers_to_other_pools(heap: HeapKind) -> Result<()> {
     let (here, there) = (directory(), directory());
     let store = store_with_window(here.path(), window());
-    two_pools(&store)?;
+    two_pools(&store, heap)?;
     let (_, exported) = store.export(&["a"], Vec::new(), ExportOptions::default())?;
     assert_eq!(
         (exported.left.len(), exported.left[0].name.as_str(), exported.left[0].pointers),
@@ -268,9 +295,13 @@ struct Huge {
 
 #[test]
 fn blocks_whose_ends_are_cut_travel_too() -> Result<()> {
+    HEAPS.into_iter().try_for_each(big_blocks_travel)
+}
+
+fn big_blocks_travel(heap: HeapKind) -> Result<()> {
     let here = directory();
     let store = store_with_window(here.path(), window());
-    let pool = store.create_pool("big", &small())?;
+    let pool = store.create_pool("big", &PoolOptions { heap, ..small() })?;
     let mut next = None;
     for word in 0..20 {
         next = Some(pool.write(|tx| -> Result<_> {

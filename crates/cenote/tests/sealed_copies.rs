@@ -2,14 +2,15 @@
 //! plaintext in any file, no key where none is needed, and nothing that is sealed twice under one
 //! key.
 
-use crate::archives::{names, store_with_window, window};
+use crate::archives::{HEAPS, names, store_with_window, window};
 use crate::at_rest::{
     PROTECTED, WORD, count, key, key_for, opened, options, push, root_file, with_word,
 };
 use crate::support::{directory, hashes};
 use cenote::{
-    Access, ArchivingError, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions,
-    OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RelocationOptions, Result, Store, field,
+    Access, ArchivingError, AtRest, AtRestError, Backend, Error, ExportOptions, HeapKind,
+    ImportOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RelocationOptions, Result,
+    Store, field,
 };
 use cenote_archive::ArchiveReader;
 use cenote_layout::catalog::PuddleRecord;
@@ -23,11 +24,22 @@ use std::path::Path;
 
 /// A closed store with a protected pool "p" of several puddles.
 pub(crate) fn closed(dir: &Path, at_rest: AtRest, nodes: u64) {
+    closed_in(dir, (at_rest, HeapKind::Traced), nodes);
+}
+
+/// The same with a heap of that kind.
+fn closed_in(dir: &Path, (at_rest, heap): (AtRest, HeapKind), nodes: u64) {
     let store = store_with_window(dir, window());
-    let pool = store.create_pool("p", &options(at_rest, key_for(at_rest, 1))).unwrap();
+    let options = PoolOptions { heap, ..options(at_rest, key_for(at_rest, 1)) };
+    let pool = store.create_pool("p", &options).unwrap();
     push(&pool, 0, nodes);
     drop(pool);
     store.close().unwrap();
+}
+
+/// Each protection, with each heap.
+fn each() -> impl Iterator<Item = (AtRest, HeapKind)> {
+    PROTECTED.into_iter().flat_map(|at_rest| HEAPS.map(|heap| (at_rest, heap)))
 }
 
 fn has_word(bytes: &[u8]) -> bool {
@@ -62,9 +74,9 @@ fn pages(dir: &Path) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_copy_needs_no_key_and_is_sealed_anew_when_it_is_touched() {
-    for at_rest in PROTECTED {
+    for (at_rest, heap) in each() {
         let dir = directory();
-        closed(dir.path(), at_rest, 3000);
+        closed_in(dir.path(), (at_rest, heap), 3000);
         let store = Store::open(dir.path()).unwrap();
         let copy = store.clone_pool("p", "copy").unwrap();
         assert!(copy.moved && copy.pending >= 3, "{copy:?}");
@@ -232,9 +244,9 @@ fn which_puddles_are_done_survives_a_crash_and_a_change_of_the_key() {
 
 #[test]
 fn a_store_that_may_only_be_looked_at_shows_a_sealed_copy_and_writes_nothing() {
-    for at_rest in PROTECTED {
+    for (at_rest, heap) in each() {
         let dir = directory();
-        closed(dir.path(), at_rest, 2000);
+        closed_in(dir.path(), (at_rest, heap), 2000);
         let store = Store::open(dir.path()).unwrap();
         store.clone_pool("p", "copy").unwrap();
         store.close().unwrap();
@@ -256,9 +268,9 @@ fn a_store_that_may_only_be_looked_at_shows_a_sealed_copy_and_writes_nothing() {
 
 #[test]
 fn an_archive_of_a_protected_pool_is_sealed_and_needs_no_key() {
-    for at_rest in PROTECTED {
+    for (at_rest, heap) in each() {
         let (here, there) = (directory(), directory());
-        closed(here.path(), at_rest, 2500);
+        closed_in(here.path(), (at_rest, heap), 2500);
         let has_key = at_rest.mode().has_key();
         let before = hashes(here.path());
         let store = opened(here.path(), Access::ReadOnly, None);

@@ -1,11 +1,12 @@
 //! Bytes that are no value of their type are found: by `Pool::check`, by an import, and by an open
 //! after damage. Bytes are changed in the files of a closed store, as a rotting disk would.
 
+use crate::archives::HEAPS;
 use crate::support::directory;
 use cenote::persist::Rule;
 use cenote::{
-    Access, ArchivingError, Error, ExportOptions, ImportOptions, MediumOptions, OpenOptions,
-    Persist, Pool, PoolOptions, Ptr, Reader, RealMedium, Result, Store,
+    Access, ArchivingError, Error, ExportOptions, HeapKind, ImportOptions, MediumOptions,
+    OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RealMedium, Result, Store,
 };
 use cenote_layout::heap::{HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Bug, plant};
@@ -69,8 +70,13 @@ fn record(this: Ptr<Record>) -> Record {
 
 /// A store with one record in pool "p", closed.
 pub(crate) fn store() -> Result<tempfile::TempDir> {
+    store_in(HeapKind::Traced)
+}
+
+/// The same with a heap of that kind.
+fn store_in(heap: HeapKind) -> Result<tempfile::TempDir> {
     let dir = directory();
-    let pool = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };
+    let pool = PoolOptions { puddle_size: 256 << 10, heap, ..PoolOptions::default() };
     let pool = Store::open(dir.path())?.create_pool("p", &pool)?;
     pool.write(|tx| -> Result<()> {
         let other = tx.alloc(Other { mark: *b"a block of Other", number: 1 })?;
@@ -163,7 +169,11 @@ fn archive(dir: &Path) -> Result<Vec<u8>> {
 
 #[test]
 fn an_archive_with_a_value_that_is_none_is_refused_and_leaves_nothing() -> Result<()> {
-    let (from, to) = (store()?, directory());
+    HEAPS.into_iter().try_for_each(an_archive_with_a_value_that_is_none)
+}
+
+fn an_archive_with_a_value_that_is_none(heap: HeapKind) -> Result<()> {
+    let (from, to) = (store_in(heap)?, directory());
     let target = Store::open(to.path())?;
     drop(target.pool("own")?);
     let files = |dir: &Path| {
@@ -201,7 +211,11 @@ fn an_archive_with_a_value_that_is_none_is_refused_and_leaves_nothing() -> Resul
 
 #[test]
 fn an_import_tells_of_pointers_to_other_types_and_following_one_is_an_error() -> Result<()> {
-    let (from, to) = (store()?, directory());
+    HEAPS.into_iter().try_for_each(an_import_tells_of_pointers)
+}
+
+fn an_import_tells_of_pointers(heap: HeapKind) -> Result<()> {
+    let (from, to) = (store_in(heap)?, directory());
     let pool = Store::open(from.path())?.pool("p")?;
     let (this, other) = {
         let view = pool.read()?;

@@ -2,7 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cenote_store::relocate::{RewriteJob, Rewriter, Rewritten};
+use cenote_layout::catalog::PuddleRecord;
+use cenote_store::StoreError;
+use cenote_store::relocate::{PoolBlocks, ReadPuddle, RewriteJob, Rewriter, Rewritten};
 
 /// Rewrites as `R` does. If `R` panics on a client's image, that pool is refused and the store goes
 /// on: only the image was touched.
@@ -15,12 +17,20 @@ unsafe impl<R: Rewriter> Rewriter for Careful<R> {
         catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job)))
             .unwrap_or_else(|_| Err("rewriting its pointers failed; it is unchanged".into()))
     }
+
+    fn blocks(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Result<PoolBlocks, String>, StoreError> {
+        catch_unwind(AssertUnwindSafe(|| self.0.blocks(puddles, read)))
+            .unwrap_or_else(|_| Ok(Err("looking at its heap failed; it is unchanged".into())))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_layout::catalog::PuddleRecord;
     use cenote_layout::id::{PoolId, Uuid};
     use cenote_layout::moves::Moves;
     use cenote_layout::puddle::Role;
@@ -52,7 +62,8 @@ mod tests {
             size,
         };
         let (moves, types) = (Arc::new(Moves::default()), Arc::new(TypeTable::default()));
-        let job = RewriteJob { puddle, from: 1 << 42, moves, types, all_blocks: false };
+        let job =
+            RewriteJob { puddle, from: 1 << 42, moves, types, all_blocks: false, blocks: None };
         let careful = Careful(Panics);
         assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
         let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");

@@ -21,7 +21,8 @@
 //! * `root` (the root puddle), `heap` (sub-heaps by CPU), `grow` (sub-heaps and parts are made),
 //!   `transaction` (over sub-heaps).
 //!
-//! * `blocks`: offers it as a [`crate::Heap`]; `trace` and `look` follow pointers for checks.
+//! * `blocks`: offers it as a [`crate::Heap`]; `trace` and `look` follow pointers for checks;
+//!   `image`: which blocks are allocated, of puddles that no heap uses.
 
 mod blocks;
 mod buddy;
@@ -33,6 +34,7 @@ mod defrag;
 mod error;
 mod grow;
 mod heap;
+mod image;
 mod levels;
 mod lists;
 mod look;
@@ -61,6 +63,7 @@ pub use cenote_protect::Protection;
 pub use check::SubHeapReport;
 pub use data::Region;
 pub use error::{AllocRefused, Damage, FreeRefused, LogFull, LoggedError, SubHeapError};
+pub use image::{ReadImage, blocks_in};
 pub use levels::RemoveFailed;
 pub use make::{Recovered, SubHeapPlace};
 pub use members::{LoggedHeap, LoggedOptions};

@@ -46,4 +46,16 @@ pub enum LoggedBug {
     ClosingNotFenced,
     /// Recovery does not make the last step durable.
     StepNotSettled,
+    /// Of blocks of one type that lie side by side, only the first is rewritten in a moved puddle.
+    FirstOfRunRewritten,
+    /// The roots of a logged heap are looked for where a traced heap has its own.
+    RootsOfTracedHeap,
+    /// An import makes zeros of the words that only the root puddle of a traced heap has.
+    MembersCleared,
+    /// An import of a logged heap does not say in the superblock that the store has one.
+    ImportUnsaid,
+    /// A pool is copied although its heap is damaged.
+    CopiedDamaged,
+    /// Which blocks a pool has is not known where a crash broke off a change of its heap.
+    BrokenOffRefused,
 }

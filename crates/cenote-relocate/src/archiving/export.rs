@@ -19,7 +19,7 @@
 //! opened with a key, which has to be the pool's then; without it all types of the store are taken
 //! along, and where its pointers lead is not known.
 
-use super::scan::{Body, FoundReferences, PuddleScan, ScanWorld, closure, is_zero};
+use super::scan::{Body, FoundReferences, PuddleScan, ScanWorld, closure, described_apart, is_zero};
 use super::{ArchivingError, OnArchiving, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;
@@ -211,20 +211,33 @@ impl TakenPools {
         progress: &mut Option<OnArchiving<'_>>,
     ) -> Result<(), ArchivingError> {
         let sealed = source.at_rest != AtRest::None;
-        let open = || store.open_pool(&source.record.name, Access::ReadOnly);
-        let opened = sealed.then(open).transpose()?;
-        for (puddle, file) in &source.puddles {
-            // SAFETY: it is read only, by the lines below, and dropped with this round.
-            let file = unsafe { store.open_quiescent(puddle, file) }?;
-            let bytes = |offset: u64, bytes: &mut [u8]| match &opened {
+        let look = || store.open_pool(&source.record.name, Access::ReadOnly);
+        let opened = sealed.then(look).transpose()?;
+        let open = |puddle: &PuddleRecord| {
+            // They come by number, without a gap.
+            let name = source.puddles.get(puddle.index as usize).map_or("", |(_, name)| name);
+            // SAFETY: it is read only, by the lines below, and dropped before this returns.
+            unsafe { store.open_quiescent(puddle, name) }
+        };
+        let read = |(puddle, file): (&PuddleRecord, &FileHandle), offset: u64, bytes: &mut [u8]| {
+            match &opened {
                 Some(pool) => {
                     // SAFETY: the caller lets no thread open the pool for writing.
                     Ok(unsafe { pool.read_at(puddle.addr.saturating_add(offset), bytes) }?)
                 }
                 None => Ok(file.read_exact_at(offset, bytes)?),
-            };
-            PuddleScan { body: Body { bytes: &bytes, puddle }, world, pointers }
-                .run(&mut self.found)?;
+            }
+        };
+        let puddles: Vec<PuddleRecord> = source.puddles.iter().map(|(puddle, _)| *puddle).collect();
+        let pool = (source.record.name.as_str(), source.record.heap);
+        let apart = described_apart(pool, &puddles, &mut |puddle, offset, bytes| {
+            read((puddle, &open(puddle)?), offset, bytes)
+        })?;
+        for puddle in &puddles {
+            let file = open(puddle)?;
+            let bytes = |offset: u64, bytes: &mut [u8]| read((puddle, &file), offset, bytes);
+            let body = Body { bytes: &bytes, puddle, apart: apart.as_ref() };
+            PuddleScan { body, world, pointers }.run(&mut self.found)?;
             tell(progress, 0, 0)?;
         }
         Ok(())

@@ -2,14 +2,17 @@
 //! which types its blocks have, and which of its pointers lead to other pools.
 //!
 //! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type
-//! lie, marks which of them are allocated, and the types' pointer maps where the pointers are.
-//! Blocks without a type are not looked at: what is in them may be pointers or not.
+//! lie, marks which of them are allocated (of a logged heap a list of the pool's blocks says both),
+//! and the types' pointer maps where the pointers are. Blocks without a type are not looked at:
+//! what is in them may be pointers or not.
 //!
 //! Superblocks are read one at a time, and of a large block as many values as fit into [`STEP`], so
 //! memory is bounded by that and by the size of one value.
 
 use super::ArchivingError;
-use cenote_layout::catalog::PuddleRecord;
+use crate::image::roots_at;
+use cenote_heap::logged::{ReadImage, blocks_in};
+use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
     blocks_of, is_tiny, mark,
@@ -19,7 +22,7 @@ use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_layout::values::Values;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::relocate::TypeTable;
+use cenote_store::relocate::{BlockRun, PoolBlocks, TypeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -29,6 +32,20 @@ const STEP: u64 = 1 << 20;
 
 /// Reads bytes of a puddle's body.
 pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ArchivingError>;
+
+/// The list of the blocks of a pool whose puddles do not describe their own. `read` reads what the
+/// puddle of a number holds.
+pub(super) fn described_apart(
+    (pool, heap): (&str, HeapKind),
+    puddles: &[PuddleRecord],
+    read: ReadImage<'_, ArchivingError>,
+) -> Result<Option<PoolBlocks>, ArchivingError> {
+    if heap == HeapKind::Traced {
+        return Ok(None);
+    }
+    let damaged = |detail: String| ArchivingError::Damaged { pool: pool.into(), detail };
+    blocks_in(puddles, read)?.map(Some).map_err(|refused| damaged(refused.to_string()))
+}
 
 /// What the scan needs to know of a store.
 pub(super) struct ScanWorld<'a> {
@@ -77,14 +94,14 @@ fn is_kept(mark: &u8) -> bool {
     matches!(*mark, mark::ALLOCATED | mark::CONDEMNED)
 }
 
-/// Allocated blocks of a superblock, or a large one.
+/// Allocated blocks that lie side by side, in a superblock or a run; or one by itself.
 pub(super) struct HeldBlocks {
     /// Offset of the first block's place in the puddle.
     pub(super) base: u64,
     /// Bytes of a block.
     pub(super) size: u64,
     pub(super) type_id: TypeId,
-    /// Whether it is one block of several superblocks.
+    /// Whether it is one block, which may have any size.
     pub(super) large: bool,
     /// Which blocks are allocated, by number: at least one.
     pub(super) kept: Vec<bool>,
@@ -95,6 +112,8 @@ pub(super) struct Body<'a> {
     /// Reads what the puddle holds, from an offset on.
     pub(super) bytes: ReadAt<'a>,
     pub(super) puddle: &'a PuddleRecord,
+    /// The list of its pool's blocks, if the puddle does not describe its own.
+    pub(super) apart: Option<&'a PoolBlocks>,
 }
 
 impl Body<'_> {
@@ -109,6 +128,9 @@ impl Body<'_> {
         &self,
         visit: &mut dyn FnMut(&HeldBlocks) -> Result<(), ArchivingError>,
     ) -> Result<(), ArchivingError> {
+        if let Some(blocks) = self.apart {
+            return blocks.of(self.puddle.index).iter().try_for_each(|run| visit(&held_in(run)));
+        }
         let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
             return Ok(());
         };
@@ -187,7 +209,7 @@ impl Body<'_> {
     ) -> Result<(), ArchivingError> {
         let HeldBlocks { base, size, .. } = *held;
         if !held.large {
-            self.read(base, SUPERBLOCK_SIZE, bytes)?;
+            self.read(base, held.kept.len() as u64 * size, bytes)?;
             for ((block, kept), bytes) in
                 (0u64..).zip(&held.kept).zip(bytes.chunks_exact(size as usize))
             {
@@ -212,6 +234,14 @@ impl Body<'_> {
     }
 }
 
+/// The blocks of a run.
+fn held_in(run: &BlockRun) -> HeldBlocks {
+    let BlockRun { offset: base, size, used, type_id } = *run;
+    let kept: Vec<bool> = (0..run.count()).map(|i| used >> i & 1 == 1).collect();
+    // One by itself is read as a large one: it may be.
+    HeldBlocks { base, size, type_id, large: kept.len() == 1, kept }
+}
+
 /// One puddle that is looked at.
 pub(super) struct PuddleScan<'a> {
     pub(super) body: Body<'a>,
@@ -223,12 +253,13 @@ pub(super) struct PuddleScan<'a> {
 impl PuddleScan<'_> {
     /// Adds what is in the puddle to `found`.
     pub(super) fn run(&self, found: &mut FoundReferences) -> Result<(), ArchivingError> {
-        let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0)
-        else {
-            return Ok(());
+        let size = self.body.puddle.size;
+        let roots = match self.body.apart {
+            None => HeapGeometry::new(size, true).map(|geometry| geometry.roots),
+            Some(_) => roots_at(size),
         };
-        if self.body.puddle.index == 0 {
-            self.roots(&geometry, found)?;
+        if let Some(roots) = roots.filter(|_| self.body.puddle.index == 0) {
+            self.roots(roots, found)?;
         }
         let mut bytes = Vec::new();
         self.body.each_held(&mut |held| {
@@ -251,13 +282,9 @@ impl PuddleScan<'_> {
         })
     }
 
-    fn roots(
-        &self,
-        geometry: &HeapGeometry,
-        found: &mut FoundReferences,
-    ) -> Result<(), ArchivingError> {
+    fn roots(&self, roots: u64, found: &mut FoundReferences) -> Result<(), ArchivingError> {
         let mut bytes = Vec::new();
-        self.body.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
+        self.body.read(roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
         for slot in bytes.chunks_exact(size_of::<RootSlot>()) {
             let Some(entry) = RootSlot::read_from_bytes(slot).ok().and_then(|slot| slot.read())
             else {

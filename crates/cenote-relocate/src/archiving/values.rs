@@ -19,8 +19,8 @@
 //! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
 
 use super::ArchivingError;
-use super::scan::{Body, HeldBlocks, ReadAt};
-use cenote_layout::catalog::{AtRest, PuddleRecord};
+use super::scan::{Body, HeldBlocks, ReadAt, described_apart};
+use cenote_layout::catalog::{AtRest, HeapKind, PuddleRecord};
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
@@ -32,7 +32,7 @@ use cenote_layout::values::{
 };
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::relocate::{Import, TypeTable};
+use cenote_store::relocate::{Import, PoolBlocks, TypeTable};
 use std::collections::BTreeMap;
 
 /// Findings that are listed; all are counted.
@@ -82,7 +82,11 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
         }
     }
     let types = import.types();
-    let look = Look::new(types, &files)?;
+    let (blocks, rules, apart) = (Blocks::default(), rules(&types), BTreeMap::new());
+    let mut look = Look { types, rules, blocks, apart };
+    for pool in &manifest.pools {
+        look.learn((pool.name.as_str(), pool.heap, pool.old_id), &files)?;
+    }
     let mut found = FoundValues::default();
     for (number, (puddle, pool, file)) in files.iter().enumerate() {
         let before = found.refused.count;
@@ -109,8 +113,9 @@ pub fn values_in(
     puddle: &PuddleRecord,
     read: ReadAt<'_>,
 ) -> Result<(Stale, Stale), ArchivingError> {
-    let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
-    look.blocks.learn(&Body { bytes: read, puddle })?;
+    let (blocks, rules, apart) = (Blocks::default(), rules(&types), BTreeMap::new());
+    let mut look = Look { types, rules, blocks, apart };
+    look.blocks.learn(&Body { bytes: read, puddle, apart: None })?;
     let mut found = FoundValues::default();
     look.at((0, puddle), read, &mut found)?;
     Ok((found.refused, found.stale))
@@ -143,15 +148,32 @@ struct Look {
     types: TypeTable,
     rules: BTreeMap<TypeId, Rules>,
     blocks: Blocks,
+    /// The lists of pools whose puddles do not describe their own blocks.
+    apart: BTreeMap<PoolId, PoolBlocks>,
 }
 
 impl Look {
-    fn new(types: TypeTable, files: &Files<'_>) -> Result<Self, ArchivingError> {
-        let mut blocks = Blocks::default();
-        for (puddle, _, file) in files {
-            blocks.learn(&Body { bytes: &read(file), puddle })?;
+    /// Learns which blocks a pool has.
+    fn learn(
+        &mut self,
+        (name, heap, pool): (&str, HeapKind, PoolId),
+        files: &Files<'_>,
+    ) -> Result<(), ArchivingError> {
+        let own: Vec<_> = files.iter().filter(|(puddle, ..)| puddle.pool == pool).collect();
+        if own.is_empty() {
+            return Ok(());
         }
-        Ok(Self { rules: rules(&types), types, blocks })
+        let puddles: Vec<PuddleRecord> = own.iter().map(|(puddle, ..)| *puddle).collect();
+        let list = described_apart((name, heap), &puddles, &mut |puddle, offset, bytes| {
+            let file = own.iter().find(|(own, ..)| own.index == puddle.index);
+            file.map_or(Ok(()), |(_, _, file)| read(file)(offset, bytes))
+        })?;
+        for (puddle, _, file) in own {
+            let (bytes, apart) = (&read(file), list.as_ref());
+            self.blocks.learn(&Body { bytes, puddle, apart })?;
+        }
+        self.apart.extend(list.map(|list| (pool, list)));
+        Ok(())
     }
 
     fn at(
@@ -160,7 +182,7 @@ impl Look {
         read: ReadAt<'_>,
         found: &mut FoundValues,
     ) -> Result<(), ArchivingError> {
-        let body = Body { bytes: read, puddle };
+        let body = Body { bytes: read, puddle, apart: self.apart.get(&puddle.pool) };
         let mut bytes = Vec::new();
         body.each_held(&mut |held| {
             let blocks = (0..).zip(&held.kept).filter(|(_, kept)| **kept);
@@ -379,11 +401,11 @@ struct Blocks {
 struct Puddle {
     size: u64,
     pool: PoolId,
-    /// By the number of their first superblock.
+    /// By the offset of the first.
     held: BTreeMap<u64, Span>,
 }
 
-/// Blocks of one superblock, or a large one.
+/// Blocks that lie side by side, or a large one.
 struct Span {
     size: u64,
     type_id: TypeId,
@@ -409,7 +431,7 @@ impl Blocks {
                 bits[block / 64] |= 1 << (block % 64);
             }
             let (size, type_id, large) = (*size, *type_id, *large);
-            held.insert(base / SUPERBLOCK_SIZE, Span { size, type_id, large, kept: bits });
+            held.insert(*base, Span { size, type_id, large, kept: bits });
             Ok(())
         })?;
         let PuddleRecord { pool, index, addr, size, .. } = *body.puddle;
@@ -441,17 +463,14 @@ impl Blocks {
         if offset >= puddle.size {
             return None;
         }
-        let (number, span) = puddle.held.range(..=offset / SUPERBLOCK_SIZE).next_back()?;
-        let within = offset - number * SUPERBLOCK_SIZE;
+        let (first, span) = puddle.held.range(..=offset).next_back()?;
+        let within = offset - first;
         let start = if span.large {
             (within < span.size).then_some(addr - within)?
         } else {
             let block = within / span.size;
-            let kept = within < SUPERBLOCK_SIZE
-                && span
-                    .kept
-                    .get((block / 64) as usize)
-                    .is_some_and(|word| word >> (block % 64) & 1 == 1);
+            let word = span.kept.get((block / 64) as usize);
+            let kept = word.is_some_and(|word| word >> (block % 64) & 1 == 1);
             kept.then_some(addr - within % span.size)?
         };
         Some((start, span.type_id, span.size, puddle.pool))

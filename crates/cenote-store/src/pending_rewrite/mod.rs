@@ -55,12 +55,14 @@ mod held;
 mod image_memory;
 mod in_place;
 pub(crate) mod lazy_rewrite;
+mod pool_blocks;
 mod progress;
 pub(crate) mod replace;
 pub(crate) mod reseal;
 
 use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::pool_blocks::PoolBlocks;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
 use crate::kernel::puddles::pending_job::Job;
@@ -155,6 +157,20 @@ pub(crate) fn look_at_len(
 pub(crate) struct Needs {
     moves: BTreeMap<Uuid, Arc<Moves>>,
     types: Option<Arc<TypeTable>>,
+    /// Of a pool whose puddles do not describe their own blocks.
+    blocks: Option<Arc<PoolBlocks>>,
+}
+
+impl Needs {
+    /// Of a puddle without blocks, of whatever kind the heap is.
+    pub(crate) fn expect_no_blocks(&mut self) {
+        self.blocks = Some(Arc::default());
+    }
+
+    /// Takes [`Needs::expect_no_blocks`] back.
+    pub(crate) fn forget_blocks(&mut self) {
+        self.blocks = None;
+    }
 }
 
 impl Inner {
@@ -227,7 +243,11 @@ impl Inner {
         {
             return Ok(Some(detail));
         }
-        let work = match self.work_of(control, record, &pending, needs) {
+        let learned =
+            self.learn_blocks(control, record.pool, needs, &mut |puddle, at, bytes| {
+                self.read_puddle(control, puddle, at, bytes)
+            })?;
+        let work = match learned.and_then(|()| self.work_of(control, record, &pending, needs)) {
             Ok(work) => work,
             Err(detail) => return Ok(Some(detail)),
         };
@@ -348,7 +368,8 @@ impl Inner {
         };
         let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
         let all_blocks = state.marks_are_open(record.pool);
-        Ok(RewriteJob { puddle: *record, from: pending.from, moves, types, all_blocks })
+        let (from, blocks) = (pending.from, needs.blocks.clone());
+        Ok(RewriteJob { puddle: *record, from, moves, types, all_blocks, blocks })
     }
 
     /// What a file of a puddle that is pending is: its own, or its primary.

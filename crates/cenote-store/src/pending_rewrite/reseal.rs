@@ -57,7 +57,7 @@ use std::sync::Arc;
 pub(crate) struct Plain(OwnedRegion);
 
 impl Plain {
-    fn new(len: u64) -> Result<Self, Failed> {
+    pub(crate) fn new(len: u64) -> Result<Self, MediumError> {
         let region = memory::hidden(len as usize);
         Ok(Self(region.map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?))
     }

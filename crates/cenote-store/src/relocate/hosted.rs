@@ -188,6 +188,7 @@ impl Store {
             (control.hold(self, (id, name), Hold::Copied(1))?, record, torn, puddles)
         };
         self.verify_files(&record, &puddles)?;
+        inner.refuse_damaged_heap(&inner.control(), record.id)?;
         let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
         let pool = QuiescentPool {
             record,
@@ -288,6 +289,7 @@ impl Store {
             sum.add(&self.client_finish(&daemon, &pool.name)?);
             let puddles = inner.control().catalog.state.puddles_of(pool.id);
             self.verify_files(pool, &puddles)?;
+            inner.refuse_damaged_heap(&inner.control(), pool.id)?;
         }
         self.move_pool(name)?;
         Ok(sum)

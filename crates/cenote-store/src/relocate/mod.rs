@@ -32,6 +32,7 @@ pub(crate) mod window;
 pub use hosted::ClientSource;
 pub use import::Import;
 
+pub use crate::kernel::interface::pool_blocks::{BlockRun, PoolBlocks, ReadPuddle};
 pub use crate::kernel::interface::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,
 };

@@ -29,27 +29,16 @@ use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, Quiesc
 use crate::pending_rewrite::replace::copy;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
-    AtRest, HeapKind, MoveRecord, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord,
+    AtRest, MoveRecord, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord,
     RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, LoggedBug, planted};
 use core::ops::ControlFlow;
 use std::sync::Arc;
-
-/// Refuses a pool whose pointers are not rewritten.
-pub(super) fn refuse_logged(
-    pool: Option<&PoolRecord>,
-    what: &'static str,
-) -> Result<(), StoreError> {
-    match pool.filter(|pool| pool.heap != HeapKind::Traced) {
-        Some(pool) => Err(StoreError::LoggedHeap { name: pool.name.clone(), what }),
-        None => Ok(()),
-    }
-}
 
 impl Store {
     /// Looks at a pool that is to be copied as its files are: no process has it open, nothing about
@@ -70,7 +59,6 @@ impl Store {
             refuse_open(&control, name)?;
             let state = &control.catalog.state;
             let id = find(&control, name)?;
-            refuse_logged(state.pools.get(&id), "exported, copied or moved")?;
             // By the catalog: what a session rewrites that may only look is in its memory, and in
             // no file.
             let pending =
@@ -98,6 +86,9 @@ impl Store {
         }
         let control = inner.control();
         refuse_open(&control, name)?;
+        if !planted(Bug::Logged(LoggedBug::CopiedDamaged)) {
+            inner.refuse_damaged_heap(&control, record.id)?;
+        }
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 

@@ -3,7 +3,6 @@
 use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::store::Control;
-use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{PoolId, Uuid};
 
 /// Why a writer must not move the store now, and what is to be done where its window is free.
@@ -12,9 +11,6 @@ pub(super) fn what_keeps(control: &Control) -> Option<String> {
     let keeps = |damage: &&Damage| damage.is_lost() && !goes_along(state, damage);
     if let Some(damage) = control.damage.iter().find(keeps) {
         return Some(format!("something of it is damaged: {damage}"));
-    }
-    if let Some(why) = logged_pool(control) {
-        return Some(why);
     }
     if let Some(client) = state.hosted_clients.keys().find(|client| **client != control.client) {
         return Some(format!("session {client} is not over: its process lives"));
@@ -44,14 +40,6 @@ fn goes_along(state: &CatalogState, damage: &Damage) -> bool {
         Damage::Object { .. } | Damage::Log { .. } | Damage::LogSpace { .. } => true,
         _ => false,
     }
-}
-
-/// That a pool has a heap whose pointers are not rewritten.
-pub(super) fn logged_pool(control: &Control) -> Option<String> {
-    let pools = &control.catalog.state.pools;
-    let pool = pools.values().find(|pool| pool.heap != HeapKind::Traced)?;
-    let name = &pool.name;
-    Some(format!("pool \"{name}\" has a logged heap, and nothing rewrites its pointers"))
 }
 
 pub(super) fn name_of(state: &CatalogState, pool: PoolId) -> String {

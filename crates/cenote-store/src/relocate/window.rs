@@ -96,7 +96,7 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
-use super::what_keeps::{logged_pool, name_of, what_keeps};
+use super::what_keeps::{name_of, what_keeps};
 use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::{OpenOptions, WindowPolicy};
@@ -307,9 +307,6 @@ impl Inner {
 
     /// The same in memory, for a store that may only be looked at.
     fn move_in_memory(&self, control: &mut Control, home: (u64, u64)) -> Result<(), Failed> {
-        if let Some(why) = logged_pool(control) {
-            return Err(Failed::Stays(why));
-        }
         let state = &control.catalog.state;
         if state.at_rest.keys().next().is_some() {
             self.frontier().keep_patches(self.patches_if_any(control)?);

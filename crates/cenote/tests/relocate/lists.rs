@@ -1,8 +1,8 @@
 //! Lists with every kind of pointer, over several puddles, and walks that check each of them.
 
 use cenote::{
-    Access, Backend, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr,
-    RelPtr, RelocationOptions, Result, Store, field,
+    Access, Backend, HeapKind, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader,
+    RegionPtr, RelPtr, RelocationOptions, Result, Store, field,
 };
 use std::path::Path;
 
@@ -28,13 +28,26 @@ pub(crate) const NODES: u64 = 1500;
 /// Nodes of a list that takes some puddles.
 pub(crate) const PLAIN: u64 = 40_000;
 
+/// All kinds.
+pub(crate) const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+
 pub(crate) fn options(mode: PoolMode) -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, mode, ..PoolOptions::default() }
 }
 
+/// The same with a heap of that kind.
+pub(crate) fn of(heap: HeapKind, mode: PoolMode) -> PoolOptions {
+    PoolOptions { heap, ..options(mode) }
+}
+
 /// A list over several puddles, each node with an off-holder and a region pointer to the first.
 pub(crate) fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
-    let pool = store.create_pool(name, &options(mode)).unwrap();
+    fill_in(store, name, &options(mode), nodes);
+}
+
+/// The same in a pool with these options.
+pub(crate) fn fill_in(store: &Store, name: &str, options: &PoolOptions, nodes: u64) {
+    let pool = store.create_pool(name, options).unwrap();
     pool.write(|tx| -> Result<()> {
         let root = tx.alloc(Root { count: 0, first: None })?;
         tx.set_root(root)
@@ -70,14 +83,16 @@ pub(crate) struct Plain {
 }
 
 /// A list of native pointers alone, so that its puddles are rewritten in their files.
-pub(crate) fn fill_plain(store: &Store, name: &str, nodes: u64) {
-    let pool = store.create_pool(name, &options(PoolMode::Direct)).unwrap();
+pub(crate) fn fill_plain(store: &Store, name: &str, heap: HeapKind, nodes: u64) {
+    let pool = store.create_pool(name, &of(heap, PoolMode::Direct)).unwrap();
     let mut next = None;
-    for from in (0..nodes).step_by(1000) {
+    // A transaction of a logged heap has not more tickets.
+    let step = if heap == HeapKind::Logged { 500 } else { 1000 };
+    for from in (0..nodes).step_by(step) {
         next = pool
             .write(|tx| -> Result<_> {
                 let mut next = next;
-                for value in from..nodes.min(from + 1000) {
+                for value in from..nodes.min(from + step as u64) {
                     next = Some(tx.alloc(Plain { next, value })?);
                 }
                 tx.set_root(next.expect("some"))?;

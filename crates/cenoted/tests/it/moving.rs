@@ -6,13 +6,16 @@ use crate::hostile::Raw;
 use crate::limits::figure;
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::{
-    Access, ArchivingError, Error, ExportOptions, ImportOptions, ImportedArchive, Persist,
-    PoolMode, PoolOptions, Ptr, Reader, Store,
+    Access, ArchivingError, Error, ExportOptions, HeapKind, ImportOptions, ImportedArchive,
+    Persist, PoolMode, PoolOptions, Ptr, Reader, Store,
 };
 use cenote_proto::{Reply, Request};
 use cenote_store::StoreError;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+
+/// All kinds of heaps.
+const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
 
 fn readable() -> PoolOptions {
     PoolOptions { permissions: 0o644, ..PoolOptions::default() }
@@ -46,11 +49,12 @@ fn is_denied<T: std::fmt::Debug>(result: &cenote::Result<T>) -> bool {
 
 #[test]
 fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_window() {
-    for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+    let modes = [PoolMode::Direct, PoolMode::Shadowed];
+    for (heap, mode) in HEAPS.into_iter().flat_map(|heap| modes.map(|mode| (heap, mode))) {
         let (from, to) = (Daemon::start(&[]), Daemon::start(&[]));
         let archive = {
             let store = from.connect();
-            make(&store, "numbers", 500, &PoolOptions { mode, ..PoolOptions::default() });
+            make(&store, "numbers", 500, &PoolOptions { mode, heap, ..PoolOptions::default() });
             drop(store);
             let store = from.connect();
             let archive = export(&store, &["numbers"]).expect("export");
@@ -256,10 +260,14 @@ fn an_export_with_targets_of_which_one_may_not_be_read_is_refused() {
 
 #[test]
 fn an_imported_pool_is_read_by_two_clients_and_written_by_none_meanwhile() {
+    HEAPS.into_iter().for_each(an_imported_pool_is_read);
+}
+
+fn an_imported_pool_is_read(heap: HeapKind) {
     let daemon = Daemon::start(&[]);
     {
         let store = daemon.connect();
-        make(&store, "original", 20, &PoolOptions::default());
+        make(&store, "original", 20, &PoolOptions { heap, ..PoolOptions::default() });
     }
     {
         let store = daemon.connect();
@@ -310,11 +318,15 @@ fn a_pool_that_a_client_writes_is_not_copied_nor_exported_nor_moved() {
 
 #[test]
 fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
+    HEAPS.into_iter().for_each(a_pool_gets_other_addresses);
+}
+
+fn a_pool_gets_other_addresses(heap: HeapKind) {
     let daemon = Daemon::start(&[]);
     {
         let store = daemon.connect();
-        make(&store, "numbers", 50, &PoolOptions::default());
-        let shadowed = PoolOptions { mode: PoolMode::Shadowed, ..PoolOptions::default() };
+        make(&store, "numbers", 50, &PoolOptions { heap, ..PoolOptions::default() });
+        let shadowed = PoolOptions { mode: PoolMode::Shadowed, heap, ..PoolOptions::default() };
         make(&store, "shadowed", 9, &shadowed);
         let there = store
             .pool("numbers")

@@ -1,6 +1,8 @@
 //! The interface for the code that corrects the pointers of a puddle, in the layer that knows
 //! heaps, and when it is called. [`crate::relocate`] has the states.
 
+use super::error::StoreError;
+use super::pool_blocks::{PoolBlocks, ReadPuddle};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::TypeId;
 use cenote_layout::moves::Moves;
@@ -33,6 +35,21 @@ pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
         let _ = (image, job);
         None
     }
+
+    /// The blocks of a pool whose puddles do not describe their own, as the next opener of its heap
+    /// finds them. `puddles` are all of the pool, by number; `read` reads what they hold. As pure
+    /// as [`Rewriter::rewrite`] besides.
+    ///
+    /// # Errors
+    /// What `read` says. In the answer: why there can be no opener.
+    fn blocks(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Result<PoolBlocks, String>, StoreError> {
+        let _ = (puddles, read);
+        Ok(Err("this program knows no heap of that kind".into()))
+    }
 }
 
 /// What is to be done to one puddle.
@@ -49,6 +66,8 @@ pub struct RewriteJob {
     /// Whether blocks are rewritten whatever their marks say: which are allocated is to be found
     /// later, by tracing, which may take any of them.
     pub all_blocks: bool,
+    /// The allocated blocks of the pool; `None`: the puddle describes its own.
+    pub blocks: Option<Arc<PoolBlocks>>,
 }
 
 /// What was done to one puddle, or to several.

@@ -3,9 +3,9 @@
 use super::refused;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool_rules::{check_size, why_no_name};
-use crate::manifest::{ImportManifest, ImportPool};
+use crate::manifest::ImportManifest;
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, RELOCATION_MOVES_MAX};
+use cenote_layout::catalog::{AtRest, PoolMode, RELOCATION_MOVES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Addresses of programs lie below this.
@@ -26,7 +26,6 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     }
     let (mut names, mut numbers, mut ranges) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
     for pool in &manifest.pools {
-        refuse_logged(pool)?;
         let name = || pool.name.chars().take(80).collect::<String>();
         why_no_name(&pool.name).map_err(|reason| StoreError::PoolName { name: name(), reason })?;
         if !names.insert(&pool.name) || !numbers.insert(pool.old_id) {
@@ -80,14 +79,4 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
         return Err(refused(format!("the puddle at {addr:#x} overlaps another")));
     }
     Ok(())
-}
-
-/// Refuses a pool whose pointers are not rewritten.
-fn refuse_logged(pool: &ImportPool) -> Result<(), StoreError> {
-    match pool.heap {
-        HeapKind::Traced => Ok(()),
-        HeapKind::Logged => {
-            Err(StoreError::LoggedHeap { name: pool.name.clone(), what: "imported" })
-        }
-    }
 }

@@ -12,15 +12,17 @@ use crate::pending_rewrite::replace::copy;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
-    AtRest, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+    AtRest, HeapKind, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, Record,
 };
 use cenote_layout::header::{read, seal};
 use cenote_layout::heap::{HeapGeometry, MEMBERS_SIZE};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::COMPAT_SHARES_BLOCKS;
-use cenote_layout::superblock::{INCOMPAT_POOLS_AT_REST, INCOMPAT_SEALED_AS};
+use cenote_layout::superblock::{
+    INCOMPAT_LOGGED_HEAPS, INCOMPAT_POOLS_AT_REST, INCOMPAT_SEALED_AS,
+};
 use cenote_medium::FileHandle;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, LoggedBug, planted};
 
 impl Import {
     /// The pool of a slot.
@@ -56,8 +58,8 @@ impl Import {
             file.write_at(0, &page).map_err(failed)?;
             if sealed {
                 check_protection(&file, record.size, self.old(number).identity, pool)?;
-            } else if let Some(geometry) =
-                HeapGeometry::new(record.size, true).filter(|_| record.index == 0)
+            } else if let Some(geometry) = HeapGeometry::new(record.size, true)
+                .filter(|_| record.index == 0 && has_members(pool))
             {
                 // Who had the pool open elsewhere has not this one.
                 file.write_at(geometry.members, &[0; MEMBERS_SIZE as usize]).map_err(failed)?;
@@ -100,6 +102,10 @@ impl Import {
         }
         let mut imported = Imported::default();
         for (pool, id) in self.manifest.pools.iter().zip(&plan.pools) {
+            let unsaid = planted(Bug::Logged(LoggedBug::ImportUnsaid));
+            if pool.heap != HeapKind::Traced && !unsaid {
+                inner.announce(&mut control, INCOMPAT_LOGGED_HEAPS)?;
+            }
             if pool.at_rest != AtRest::None {
                 inner.announce(&mut control, INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS)?;
             }
@@ -176,6 +182,11 @@ impl Import {
         }
         records
     }
+}
+
+/// Whether a root puddle says who has the pool open: that of a traced heap does.
+fn has_members(pool: &ImportPool) -> bool {
+    pool.heap == HeapKind::Traced || planted(Bug::Logged(LoggedBug::MembersCleared))
 }
 
 /// Refuses a file whose protection is not the one that the manifest says.

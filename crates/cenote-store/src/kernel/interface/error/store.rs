@@ -308,17 +308,15 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// What needs the pointers of a pool to be rewritten, of a heap whose pointers are not.
+    /// What copies or moves a pool, of a pool whose heap says which blocks it has, and is damaged.
     #[error(
-        "pool \"{name}\" has a logged heap and cannot be {what}: nothing rewrites its pointers; \
-         copy the whole store (`cenote backup`), or let a program copy its values into a pool with \
-         a traced heap"
+        "the heap of pool \"{name}\" is damaged, and the pool is not copied or moved: {detail}"
     )]
-    LoggedHeap {
+    HeapDamaged {
         /// The name.
         name: String,
-        /// What it cannot be.
-        what: &'static str,
+        /// What is damaged, and where.
+        detail: String,
     },
     /// A psync of a pool that has no primary.
     #[error(

@@ -3,22 +3,21 @@
 //!
 //! Everything here is a function of bytes. An image may come from a hostile archive, so the code
 //! believes nothing in it: descriptors count by their checksums, spans and classes are checked, and
-//! no word is read or written that is not inside a block inside the image. The meaning of
-//! descriptors and marks together is decided as the heap decides it when it adopts a puddle
-//! (`cenote_heap`, adoption): a block is allocated if its superblock's descriptor is whole and its
-//! mark says ALLOCATED, and nothing else.
+//! no word is read or written that is not inside a block inside the image.
+//!
+//! Each kind of heap supplies what says where blocks lie ([`contents`]): of a traced heap the image
+//! itself ([`traced`]), of a logged heap a list ([`logged`]).
 //!
 //! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value
 //! are found before the first of them is changed.
 
-use cenote_heap::class::{blocks_per_superblock, class_size};
+mod contents;
+mod logged;
+mod traced;
+
 use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::heap::{
-    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, RootSlot, SUPERBLOCK_SIZE,
-    SuperblockState,
-};
+use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot, SUPERBLOCK_SIZE};
 use cenote_layout::id::TypeId;
-use cenote_layout::mark;
 use cenote_layout::moves::Cursor;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::TypeRecord;
@@ -26,144 +25,13 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_store::relocate::{RewriteJob, Rewritten, TypeTable};
 use std::collections::HashMap;
 use std::sync::Arc;
-use zerocopy::FromBytes;
+
+use contents::{Contents, Extent};
+pub(crate) use logged::roots_at;
 
 /// Most pointers of a value that are written out one by one; a type with more is gone through by
 /// its map.
 const FIXED_MAX: u64 = 1024;
-
-/// Blocks of one size and one type that lie side by side.
-struct Extent {
-    /// Offset of the first.
-    start: usize,
-    /// Bytes of each.
-    block: usize,
-    /// Offset of their marks, one byte each.
-    marks: usize,
-    count: usize,
-    type_id: TypeId,
-}
-
-/// What descriptors say of an image.
-struct Contents {
-    extents: Vec<Extent>,
-    damaged: u64,
-    holes: Vec<(u64, u64)>,
-    /// Offset of the numbered roots, in a root puddle.
-    roots: Option<usize>,
-}
-
-/// What a descriptor says, before its neighbours are asked.
-#[derive(Clone, Copy)]
-enum Says {
-    Free,
-    Hole,
-    Small(u32, TypeId),
-    /// Superblocks, bytes of the block.
-    Head(usize, usize, TypeId),
-    Tail(usize),
-    Invalid,
-}
-
-fn says(image: &[u8], layout: &HeapGeometry, number: usize) -> Says {
-    let at = layout.descriptors as usize + number * size_of::<Descriptor>();
-    let bytes = image.get(at..at + size_of::<Descriptor>());
-    let Some(Ok(d)) = bytes.map(Descriptor::read_from_bytes) else { return Says::Invalid };
-    if !d.is_valid() {
-        return Says::Invalid;
-    }
-    let (first, count) = (layout.first_usable as usize, layout.superblocks as usize);
-    let span = usize::try_from(d.span).unwrap_or(usize::MAX);
-    match SuperblockState::from_u32(d.state) {
-        Some(SuperblockState::Free) => Says::Free,
-        Some(SuperblockState::Hole) => Says::Hole,
-        Some(SuperblockState::Small | SuperblockState::SmallCut)
-            if blocks_per_superblock(d.class) != 0 && class_size(d.class) == d.block_size =>
-        {
-            Says::Small(d.class, d.type_id)
-        }
-        Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
-            if span >= 1
-                && span <= count - number
-                && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
-        {
-            Says::Head(span, d.block_size as usize, d.type_id)
-        }
-        Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
-            if span >= 1 && span <= number - first =>
-        {
-            Says::Tail(span)
-        }
-        _ => Says::Invalid,
-    }
-}
-
-/// Reads the descriptors of a puddle's image.
-fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
-    let layout = HeapGeometry::new(puddle.size, puddle.index == 0)
-        .filter(|_| image.len() as u64 == puddle.size)
-        .ok_or_else(|| format!("{} bytes are no heap puddle of {}", image.len(), puddle.size))?;
-    let (first, count) = (layout.first_usable as usize, layout.superblocks as usize);
-    let all: Vec<Says> = (0..count)
-        .map(|number| if number < first { Says::Free } else { says(image, &layout, number) })
-        .collect();
-    let superblock = SUPERBLOCK_SIZE as usize;
-    let outer = |number: usize| layout.marks as usize + number * MARKS_SIZE as usize;
-    let mut out = Contents {
-        extents: Vec::new(),
-        damaged: 0,
-        holes: Vec::new(),
-        roots: (puddle.index == 0).then_some(layout.roots as usize),
-    };
-    let mut number = first;
-    while number < count {
-        let (start, outer) = (number * superblock, outer(number));
-        number += 1;
-        // As the heap decides when it adopts the puddle: such a descriptor, or such marks, are
-        // damaged.
-        let is_used = |image: &[u8]| {
-            let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
-            marks.iter().any(|mark| match mark::meaning(*mark) {
-                Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny)
-                | None => true,
-                Some(_) => false,
-            })
-        };
-        match all[number - 1] {
-            Says::Free | Says::Hole | Says::Invalid if is_used(image) => out.damaged += 1,
-            Says::Free | Says::Tail(_) | Says::Invalid => {}
-            Says::Hole => match out.holes.last_mut() {
-                Some((offset, len)) if *offset + *len == start as u64 => *len += SUPERBLOCK_SIZE,
-                _ => out.holes.push((start as u64, SUPERBLOCK_SIZE)),
-            },
-            Says::Small(class, type_id) => {
-                let block = class_size(class);
-                let marks = layout.marks_at(number as u64 - 1, block) as usize;
-                let (block, count) = (block as usize, blocks_per_superblock(class) as usize);
-                out.extents.push(Extent { start, block, marks, count, type_id });
-            }
-            Says::Head(span, block, type_id) => {
-                let tails = &all[number..number - 1 + span];
-                let whole = tails.iter().zip(1..).all(|(tail, distance)| match tail {
-                    Says::Tail(says) => *says == distance,
-                    Says::Invalid => true,
-                    _ => false,
-                });
-                if whole {
-                    number += span - 1;
-                    out.extents.push(Extent { start, block, marks: outer, count: 1, type_id });
-                }
-            }
-        }
-    }
-    Ok(out)
-}
-
-/// Whether a mark says that its block's contents are needed. Condemned blocks may come back:
-/// whether they do, the heap decides later.
-fn is_kept(mark: u8) -> bool {
-    mark == mark::ALLOCATED || mark == mark::CONDEMNED && !planted(Bug::CondemnedNotRewritten)
-}
 
 /// A pointer of a value.
 #[derive(Clone, Copy)]
@@ -312,7 +180,7 @@ fn each_block(
             // Words of which no type says what they are stay as they are, so they are not counted
             // either where they may be no value.
             let any = all_blocks && !matches!(program, Program::Words);
-            if !(any || image.get(extent.marks + number).is_some_and(|mark| is_kept(*mark))) {
+            if !extent.is_kept(image, number, any) {
                 continue;
             }
             let start = extent.start + number * extent.block;
@@ -338,7 +206,8 @@ pub struct FoundPointer {
 }
 
 /// Calls `visit` with every pointer that is not null of the allocated blocks, and of the roots, of
-/// a puddle's image. Words that may be pointers are among them. The image is as it was on return.
+/// the image of a traced heap's puddle. Words that may be pointers are among them. The image is as
+/// it was on return.
 ///
 /// # Errors
 /// The bytes are no heap puddle of that size.
@@ -348,7 +217,7 @@ pub fn for_each_pointer(
     types: &TypeTable,
     visit: &mut dyn FnMut(FoundPointer),
 ) -> Result<(), String> {
-    let contents = contents(image, puddle)?;
+    let contents = traced::contents(image, puddle)?;
     for number in 0..contents.roots.map_or(0, |_| ROOT_COUNT as usize) {
         let at = contents.roots.unwrap_or_default() + number * size_of::<RootSlot>();
         // A damaged root leads nowhere that is known.
@@ -392,7 +261,7 @@ pub fn for_each_pointer(
 /// # Errors
 /// The bytes are no heap puddle of that size; they are as they were.
 pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
-    let contents = contents(image, &job.puddle)?;
+    let contents = Contents::of(image, job)?;
     let mut done = Rewritten {
         damaged: contents.damaged,
         holes: contents.holes.clone(),
@@ -496,7 +365,7 @@ fn rewrite_slot(
 /// once only, and so are numbers of pools.
 #[must_use]
 pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
-    let contents = contents(image, &job.puddle).ok()?;
+    let contents = Contents::of(image, job).ok()?;
     if !job.moves.is_repeatable() && !planted(Bug::OverlapRepeated) {
         return None;
     }
@@ -561,13 +430,13 @@ fn rewrite_native(
     if slots.iter().any(|slot| slot.kind != PointerKind::NATIVE) {
         return None;
     }
-    let marks = image.get(extent.marks..extent.marks + extent.count)?.to_vec();
+    let kept = extent.kept(image, job.all_blocks)?;
     let blocks = image.get_mut(extent.start..extent.start + extent.count * extent.block)?;
     let (values, mut cursor, mut counts) =
         (program.values(extent.block), Cursor::default(), (0, 0));
-    let blocks = blocks.chunks_exact_mut(extent.block).zip(&marks);
+    let blocks = blocks.chunks_exact_mut(extent.block).zip(&kept);
     let moves = &job.moves;
-    for (block, _) in blocks.filter(|(_, mark)| job.all_blocks || is_kept(**mark)) {
+    for (block, _) in blocks.filter(|(_, kept)| **kept) {
         counts.0 += 1;
         let mut rest = block;
         for _ in 0..values {
