@@ -100,6 +100,13 @@ pub unsafe trait Backing: Send + Sync + 'static {
         None
     }
 
+    /// The inverse: pool, puddle and offset of an address, in this pool or another of its store;
+    /// `None` if no puddle is there, or none says where it is.
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        let _ = addr;
+        None
+    }
+
     /// The error for a page of the pool that cannot be read: the heap found that out at `addr`.
     fn unreadable(&self, addr: u64) -> BackingError {
         let source = format!("the page at {addr:#x} cannot be read").into();
@@ -212,6 +219,10 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         (**self).region(region)
+    }
+
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        (**self).place(addr)
     }
 
     fn unreadable(&self, addr: u64) -> BackingError {

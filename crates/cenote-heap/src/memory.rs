@@ -6,6 +6,8 @@
 
 use crate::backing::{Backing, Extent};
 use crate::error::BackingError;
+use cenote_layout::id::PoolId;
+use cenote_layout::pointer::RegionAddress;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -29,6 +31,9 @@ impl Default for MemoryOptions {
         Self { puddle_size: 2 << 20, size_max: 256 << 20, writable: true }
     }
 }
+
+/// The number of the pool.
+const POOL: PoolId = PoolId(1);
 
 /// How often durability was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -262,6 +267,17 @@ unsafe impl Backing for MemoryBacking {
 
     fn is_foreign(&self, addr: u64) -> bool {
         self.lookup(addr).is_some_and(|slot| slot.foreign.load(Ordering::Relaxed))
+    }
+
+    fn region(&self, region: &RegionAddress) -> Option<u64> {
+        let extent = *self.extents().get(region.puddle as usize)?;
+        (region.pool == POOL && region.offset < extent.size).then(|| extent.addr + region.offset)
+    }
+
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        let holds = |extent: &Extent| addr.wrapping_sub(extent.addr) < extent.size;
+        let Extent { index: puddle, addr: start, .. } = self.extents().into_iter().find(holds)?;
+        Some(RegionAddress { pool: POOL, puddle, offset: addr - start })
     }
 
     fn is_writable(&self) -> bool {

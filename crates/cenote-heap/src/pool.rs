@@ -107,6 +107,10 @@ unsafe impl Backing for PoolBacking {
         self.store().region_address(region)
     }
 
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        self.store().region_of(addr)
+    }
+
     fn sharing(&self) -> Option<&dyn Sharing> {
         self.member().map(|_| self as &dyn Sharing)
     }

@@ -7,9 +7,11 @@
 //! ([`reach`]), and refuse blocks as a full pool does ([`is_refused`]).
 
 mod logged;
+mod pointers;
 mod steps;
 
 pub use logged::LoggedBug;
+pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
@@ -185,10 +187,6 @@ pub enum Bug {
     ImportNotPending,
     /// An import believes that an archive is whole as soon as it has what it wants of it.
     ArchiveEndUnread,
-    /// An export takes the tag of a pointer for a part of its address.
-    TagsKeptInScan,
-    /// An export does not look where region pointers lead.
-    RegionsLeftOut,
     /// An archive has its name before it is whole.
     ArchiveNamedEarly,
     /// An import registers types without asking how the program has them.
@@ -575,6 +573,8 @@ pub enum Bug {
     LostImageBelieved,
     /// One of the logged heap's.
     Logged(LoggedBug),
+    /// One of what reads pointers.
+    Pointer(PointerBug),
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -8,7 +8,7 @@
 
 use crate::graph::{Graph, Names, Random, blank, build, files, store_on};
 use crate::graphs::number;
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, PointerBug, plant};
 use cenote_relocate::archiving::{self, ExportOptions, ImportOptions};
 use cenote_store::{PoolOptions, Store};
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,8 @@ fn archives_hold_what_pointers_lead_to_and_come_out_the_same() {
 
 #[test]
 fn pools_that_are_overlooked_are_found() {
-    for bug in [Bug::TagsKeptInScan, Bug::RegionsLeftOut] {
+    for bug in [Bug::Pointer(PointerBug::TagsKeptInScan), Bug::Pointer(PointerBug::RegionsLeftOut)]
+    {
         plant(bug);
         let found = (1..60).find_map(|seed| one(seed).err());
         plant(Bug::None);
