@@ -74,6 +74,21 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
     fn take(&self, size: u64) -> Result<Extent, BackingError>;
 
+    /// As [`Backing::take`], a puddle for metadata alone, and recorded as one.
+    ///
+    /// # Errors
+    /// As [`Backing::take`].
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        self.take(size)
+    }
+
+    /// Whether a puddle is recorded as one for metadata alone; `None`: no puddle here is recorded
+    /// as one or the other.
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        let _ = extent;
+        None
+    }
+
     /// Told that the pool will ask for a puddle of `size` bytes next, so that one can be made ready
     /// meanwhile. Does not wait.
     fn expect(&self, size: u64) {
@@ -199,6 +214,14 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn take(&self, size: u64) -> Result<Extent, BackingError> {
         (**self).take(size)
+    }
+
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        (**self).take_for_metadata(size)
+    }
+
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        (**self).is_for_metadata(extent)
     }
 
     fn expect(&self, size: u64) {

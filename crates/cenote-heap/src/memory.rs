@@ -56,6 +56,8 @@ struct Window {
     slots: Box<[Slot]>,
     extents: Mutex<Vec<Extent>>,
     options: MemoryOptions,
+    /// Numbers of those that are for metadata alone.
+    metadata: Mutex<BTreeSet<u32>>,
     refuse: AtomicBool,
     /// Pages that were given back.
     holes: Mutex<BTreeSet<u64>>,
@@ -120,6 +122,7 @@ impl MemoryBacking {
             slots: (0..len / SLOT_SIZE).map(slot).collect(),
             extents: Mutex::new(Vec::new()),
             options,
+            metadata: Mutex::default(),
             refuse: AtomicBool::new(false),
             holes: Mutex::default(),
             counts: [const { AtomicU64::new(0) }; 4],
@@ -165,6 +168,10 @@ impl MemoryBacking {
 
     fn holes(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.window.holes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn metadata(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.window.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, `take` and `ensure` fail as on a full disk, or do not.
@@ -234,6 +241,16 @@ unsafe impl Backing for MemoryBacking {
         }
         self.window.counts[3].fetch_add(1, Ordering::Relaxed);
         Ok(extent)
+    }
+
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        let extent = self.take(size)?;
+        self.metadata().insert(extent.index);
+        Ok(extent)
+    }
+
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        Some(self.metadata().contains(&extent.index))
     }
 
     unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {

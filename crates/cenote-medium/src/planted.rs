@@ -173,8 +173,6 @@ pub enum Bug {
     InPlaceHeaderEarly,
     /// A puddle that was rewritten in its file is used before its header is durable.
     InPlaceNotDurable,
-    /// A puddle is rewritten in its file although something came to where something else was.
-    OverlapRepeated,
     /// A puddle whose file shares blocks is rewritten in it.
     SharedInPlace,
     /// A rewritten puddle takes the old one's name before it is synced.
@@ -233,6 +231,8 @@ pub enum Bug {
     OwnerUndone,
     /// Guarded metadata stay writable at the pool's address.
     GuardsOpen,
+    /// Pages beside metadata keep their access.
+    GuardPagesOpen,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.

@@ -22,6 +22,8 @@
 //! it | the end of the mapping | a stray store: nothing may write there |
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \
 //! stray store, which would damage the heap |
+//! | `Guard` | the same heap, on both sides of such ranges | the close of the pool | a stray load \
+//! or store: a program ran over the end of its data |
 //!
 //! A range that the kernel maps read-only, with nothing laid over it, needs no owner: no right of
 //! it changes. Nor do pages that userfaultfd protects: its marks lie in page tables beside the

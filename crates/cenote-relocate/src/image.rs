@@ -499,7 +499,7 @@ fn rewrite_slot(
 #[must_use]
 pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     let contents = contents(image, &job.puddle).ok()?;
-    if !job.moves.is_repeatable() && !planted(Bug::OverlapRepeated) {
+    if !job.moves.is_repeatable() && !planted(Bug::Pointer(PointerBug::OverlapRepeated)) {
         return None;
     }
     let mut stretches: Vec<(u64, u64)> = Vec::new();

@@ -14,4 +14,6 @@ pub enum PointerBug {
     HeapPtrUnchecked,
     /// A trace does not follow heap pointers.
     HeapPtrNotFollowed,
+    /// A puddle is rewritten in its file although something came to where something else was.
+    OverlapRepeated,
 }

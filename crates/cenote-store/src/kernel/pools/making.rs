@@ -149,7 +149,7 @@ impl Inner {
         let addr = record.addr.wrapping_add(self.window.distance());
         let record = PuddleRecord { addr, ..record };
         let mark =
-            if record.role == Role::Heap && kind != Kind::Sealed { self.stamps.mark() } else { 0 };
+            if record.role.is_of_pool() && kind != Kind::Sealed { self.stamps.mark() } else { 0 };
         *control.puddles.entry(record.uuid).or_insert_with(|| {
             let puddle = Puddle::new(record, mode, kind);
             puddle.set_mark(mark);
