@@ -523,12 +523,11 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     form.for_each_file(|name, len| {
         (name, len).hash(&mut store);
         let puddle = puddles.iter().find(|p| p.name == *name);
-        let role = puddle.and_then(|p| p.role);
-        let is_new = role.is_some_and(Role::is_of_pool) && puddle.is_some_and(is_new);
-        match role {
-            _ if is_new => form.file_hash(name).hash(&mut new),
-            Some(Role::Heap | Role::Metadata | Role::Log) => form.file_hash(name).hash(&mut data),
-            _ => form.file_hash(name).hash(&mut store),
+        let hash = form.file_hash(name);
+        match puddle.and_then(|p| p.role) {
+            Some(role) if role.is_of_pool() && puddle.is_some_and(is_new) => hash.hash(&mut new),
+            Some(Role::Heap | Role::Metadata | Role::Log) => hash.hash(&mut data),
+            _ => hash.hash(&mut store),
         }
     });
     puddles.iter().for_each(|p| (p.addr, p.role.is_some()).hash(&mut store));

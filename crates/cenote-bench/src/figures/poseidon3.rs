@@ -271,7 +271,7 @@ mod tests {
     fn both_attacks_do_nothing_to_a_logged_heap() {
         let settings = Settings::default();
         for attack in ATTACKS {
-            let options = (&LoggedOptions::default(), 12 << 20);
+            let options = (&LoggedOptions::default(), 24 << 20);
             let heap = Logged::open_with(&settings, Durability::Power, options).expect("a heap");
             let (held, value) = attack.run(&*heap);
             assert!(held > 2, "{}: {held} blocks", attack.row);

@@ -47,8 +47,7 @@ impl Growth {
     }
 
     /// A puddle of at least `least` bytes for that: one that a crash left, or a new one of `size`
-    /// bytes, or
-    /// of fewer if the pool may have no more.
+    /// bytes, or of fewer if the pool may have no more.
     pub(crate) fn take<G: Backing>(
         &mut self,
         backing: &G,
