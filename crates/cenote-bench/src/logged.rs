@@ -30,8 +30,20 @@ impl Logged {
         durability: Durability,
         options: &LoggedOptions,
     ) -> Result<Arc<Self>, Failure> {
+        Self::open_with(settings, durability, (options, PoolOptions::default().size_max))
+    }
+
+    /// The same, with a pool of so many bytes at most.
+    ///
+    /// # Errors
+    /// As [`Logged::open`].
+    pub fn open_with(
+        settings: &Settings,
+        durability: Durability,
+        (options, size_max): (&LoggedOptions, u64),
+    ) -> Result<Arc<Self>, Failure> {
         let directory = settings.temporary()?;
-        let pool = PoolOptions { heap: HeapKind::Logged, ..PoolOptions::default() };
+        let pool = PoolOptions { heap: HeapKind::Logged, size_max, ..PoolOptions::default() };
         let backing = place::new_backing(directory.path(), durability, &pool, place::window_len())?;
         let heap = LoggedHeap::create(backing, options)?;
         Ok(Arc::new(Self { heap, _directory: directory }))

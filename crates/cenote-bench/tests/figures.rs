@@ -140,6 +140,7 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
         // No block is handed out twice, and none is lost.
         let nothing = ",\"threads\":1,\"unit\":\"blocks\",\"median\":0.000";
         rows.has(attack, "cenote", "power", nothing);
+        rows.has(attack, "logged", "power", nothing);
     }
     for line in rows.0.lines() {
         for key in

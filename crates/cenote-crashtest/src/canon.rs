@@ -465,7 +465,8 @@ fn contents(image: &Image, puddles: &[PuddleAt], entries: &[EntryAt]) -> Option<
 
 /// The heap puddle that an address lies in.
 fn heap_of(puddles: &[PuddleAt], addr: u64) -> Option<&PuddleAt> {
-    puddles.iter().find(|p| p.role == Some(Role::Heap) && (p.addr..p.addr + p.size).contains(&addr))
+    let is_of_pool = |p: &&PuddleAt| p.role.is_some_and(Role::is_of_pool);
+    puddles.iter().filter(is_of_pool).find(|p| (p.addr..p.addr + p.size).contains(&addr))
 }
 
 /// The canonical form of an image.
@@ -527,10 +528,11 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     form.for_each_file(|name, len| {
         (name, len).hash(&mut store);
         let puddle = puddles.iter().find(|p| p.name == *name);
+        let hash = form.file_hash(name);
         match puddle.and_then(|p| p.role) {
-            Some(Role::Heap) if puddle.is_some_and(is_new) => form.file_hash(name).hash(&mut new),
-            Some(Role::Heap | Role::Log) => form.file_hash(name).hash(&mut data),
-            _ => form.file_hash(name).hash(&mut store),
+            Some(role) if role.is_of_pool() && puddle.is_some_and(is_new) => hash.hash(&mut new),
+            Some(Role::Heap | Role::Metadata | Role::Log) => hash.hash(&mut data),
+            _ => hash.hash(&mut store),
         }
     });
     puddles.iter().for_each(|p| (p.addr, p.role.is_some()).hash(&mut store));

@@ -382,7 +382,7 @@ fn part(
 ) -> WordOwner {
     let line = WordOwner::Together(offset / 64 * 64);
     match puddle.role {
-        Some(Role::Heap) => {
+        Some(Role::Heap | Role::Metadata) => {
             let addr = puddle.addr + offset;
             let volatile = puddle.parts.session.iter().any(|part| part.contains(&offset));
             let lies_in = |ranges: &[(u64, u64)]| {

@@ -447,7 +447,7 @@ impl Check {
             let Ok(header) = read::<PuddleHeader>(&page, false) else { continue };
             let clean = match Role::from_u32(header.role) {
                 Some(Role::Spare) => true,
-                Some(Role::Heap) => pools.iter().any(|pool| {
+                Some(Role::Heap | Role::Metadata) => pools.iter().any(|pool| {
                     pool.record.id == header.pool
                         && !may.iter().any(|k| k.filled.contains(&pool.record.name))
                 }),

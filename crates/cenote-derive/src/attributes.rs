@@ -32,6 +32,7 @@ const BUILT_IN_NAMES: &[&str] = &[
     "Ptr",
     "RelPtr",
     "RegionPtr",
+    "HeapPtr",
     "PhantomData",
     "Wrapping",
     "Saturating",

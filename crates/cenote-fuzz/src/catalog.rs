@@ -202,7 +202,7 @@ fn record(input: &mut Input<'_>) -> Record {
         2 => Record::Puddle(PuddleRecord {
             uuid: Uuid(input.array()),
             pool,
-            role: Role::from_u32(1 + input.below(4) as u32).unwrap_or(Role::Heap),
+            role: Role::from_u32(1 + input.below(6) as u32).unwrap_or(Role::Heap),
             index: input.number(0) as u32,
             addr: input.number(1 << 45),
             size: input.number(1 << 21),

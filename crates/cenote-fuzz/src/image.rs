@@ -31,8 +31,13 @@ const SUPERBLOCKS: u64 = 6;
 
 fn a_type(input: &mut Input<'_>, id: u64) -> TypeRecord {
     let size = input.number(64);
-    let kinds =
-        [PointerKind::NATIVE, PointerKind::RELATIVE, PointerKind::REGION, PointerKind::PERHAPS];
+    let kinds = [
+        PointerKind::NATIVE,
+        PointerKind::RELATIVE,
+        PointerKind::REGION,
+        PointerKind::PERHAPS,
+        PointerKind::HEAP,
+    ];
     let pointers = (0..input.below(4))
         .map(|_| PointerField {
             offset: input.number(8),

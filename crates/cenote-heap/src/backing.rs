@@ -74,6 +74,21 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
     fn take(&self, size: u64) -> Result<Extent, BackingError>;
 
+    /// As [`Backing::take`], a puddle for metadata alone, and recorded as one.
+    ///
+    /// # Errors
+    /// As [`Backing::take`].
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        self.take(size)
+    }
+
+    /// Whether a puddle is recorded as one for metadata alone; `None`: no puddle here is recorded
+    /// as one or the other.
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        let _ = extent;
+        None
+    }
+
     /// Told that the pool will ask for a puddle of `size` bytes next, so that one can be made ready
     /// meanwhile. Does not wait.
     fn expect(&self, size: u64) {
@@ -97,6 +112,13 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// the store has no such puddle, or the offset is beyond its end.
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         let _ = region;
+        None
+    }
+
+    /// The inverse: pool, puddle and offset of an address, in this pool or another of its store;
+    /// `None` if no puddle is there, or none says where it is.
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        let _ = addr;
         None
     }
 
@@ -194,6 +216,14 @@ unsafe impl<G: Backing> Backing for Arc<G> {
         (**self).take(size)
     }
 
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        (**self).take_for_metadata(size)
+    }
+
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        (**self).is_for_metadata(extent)
+    }
+
     fn expect(&self, size: u64) {
         (**self).expect(size);
     }
@@ -212,6 +242,10 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         (**self).region(region)
+    }
+
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        (**self).place(addr)
     }
 
     fn unreadable(&self, addr: u64) -> BackingError {

@@ -3,6 +3,7 @@
 pub use crate::backing::BackingError;
 use crate::logged_error::{AllocRefused, Damage, LogFull, LoggedError};
 use cenote_layout::id::TypeId;
+use cenote_layout::pointer::RegionAddress;
 
 /// Why a heap cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -168,6 +169,21 @@ pub enum FreeError {
     /// Metadata of a logged heap are damaged.
     #[error(transparent)]
     Metadata(#[from] Damage),
+}
+
+/// Why an address has no place, or a place no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// No puddle of the store is there, or it ends before.
+    #[error(
+        "pool {}, puddle {}, offset {:#x} is no place in this store",
+        .0.pool, .0.puddle, .0.offset
+    )]
+    Nowhere(RegionAddress),
+    /// No allocated block of this heap begins there.
+    #[error(transparent)]
+    NoBlock(#[from] FreeError),
 }
 
 /// Why there is no such root.

@@ -1,11 +1,13 @@
 //! The interface of every heap.
 
+use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
-use crate::error::{AllocError, FreeError, RecoverError, RootError};
+use crate::error::{AllocError, FreeError, PlaceError, RecoverError, RootError};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::trace::Types;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
+use cenote_layout::pointer::RegionAddress;
 use core::ptr::NonNull;
 
 /// A pool's allocator.
@@ -102,6 +104,19 @@ pub trait Heap: Send + Sync {
     /// The allocated block that contains `addr`, if one does.
     fn owner(&self, addr: u64) -> Option<BlockInfo>;
 
+    /// The place of the allocated block that begins at `addr`: it stays the same when the pool
+    /// moves to other addresses. Poseidon's `get_nvmptr` (POS-9).
+    ///
+    /// # Errors
+    /// What `addr` is instead.
+    fn place(&self, addr: u64) -> Result<RegionAddress, PlaceError>;
+
+    /// The address of the allocated block that begins at a place. Poseidon's `get_rawptr`.
+    ///
+    /// # Errors
+    /// What is there instead; [`FreeError::OtherPool`]: it is a place of another pool.
+    fn address(&self, place: &RegionAddress) -> Result<u64, PlaceError>;
+
     /// Numbered root `index` of 1,024 (RAL-6).
     ///
     /// # Errors
@@ -158,4 +173,25 @@ pub trait Trace: Heap {
     /// A puddle cannot be mapped, or the pool is read-only. Damage is no error: the report names
     /// it.
     fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError>;
+}
+
+/// [`Heap::place`] for a heap on a backing.
+pub(crate) fn place_on<G: Backing>(
+    heap: &impl Heap,
+    backing: &G,
+    addr: u64,
+) -> Result<RegionAddress, PlaceError> {
+    heap.find(addr)?;
+    backing.place(addr).ok_or(PlaceError::NoBlock(FreeError::NotInHeap { addr }))
+}
+
+/// [`Heap::address`] for a heap on a backing.
+pub(crate) fn address_on<G: Backing>(
+    heap: &impl Heap,
+    backing: &G,
+    place: &RegionAddress,
+) -> Result<u64, PlaceError> {
+    let addr = backing.region(place).ok_or(PlaceError::Nowhere(*place))?;
+    heap.find(addr)?;
+    Ok(addr)
 }

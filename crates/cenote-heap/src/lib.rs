@@ -39,8 +39,8 @@ mod values;
 pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};
 pub use error::{
-    AllocError, BackingError, FreeError, OpenError, ReclaimError, RecoverError, RootError,
-    WrongKind,
+    AllocError, BackingError, FreeError, OpenError, PlaceError, ReclaimError, RecoverError,
+    RootError, WrongKind,
 };
 pub use exclusion::Exclusion;
 pub use heap::{Heap, Trace};

@@ -6,6 +6,8 @@
 
 use crate::backing::{Backing, Extent};
 use crate::error::BackingError;
+use cenote_layout::id::PoolId;
+use cenote_layout::pointer::RegionAddress;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -30,6 +32,9 @@ impl Default for MemoryOptions {
     }
 }
 
+/// The number of the pool.
+const POOL: PoolId = PoolId(1);
+
 /// How often durability was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurabilityCounts {
@@ -51,6 +56,8 @@ struct MemoryWindow {
     slots: Box<[WindowSlot]>,
     extents: Mutex<Vec<Extent>>,
     options: MemoryOptions,
+    /// Numbers of those that are for metadata alone.
+    metadata: Mutex<BTreeSet<u32>>,
     refuse: AtomicBool,
     /// Pages that were given back.
     holes: Mutex<BTreeSet<u64>>,
@@ -115,6 +122,7 @@ impl MemoryBacking {
             slots: (0..len / SLOT_SIZE).map(slot).collect(),
             extents: Mutex::new(Vec::new()),
             options,
+            metadata: Mutex::default(),
             refuse: AtomicBool::new(false),
             holes: Mutex::default(),
             counts: [const { AtomicU64::new(0) }; 4],
@@ -165,6 +173,10 @@ impl MemoryBacking {
 
     fn holes(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.window.holes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn metadata(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.window.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, `take` and `ensure` fail as on a full disk, or do not.
@@ -236,6 +248,16 @@ unsafe impl Backing for MemoryBacking {
         Ok(extent)
     }
 
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        let extent = self.take(size)?;
+        self.metadata().insert(extent.index);
+        Ok(extent)
+    }
+
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        Some(self.metadata().contains(&extent.index))
+    }
+
     unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
         let start = with_exposed_provenance_mut::<u8>(addr as usize);
         // SAFETY: a part of the window that no thread uses, by the caller's promise.
@@ -267,6 +289,17 @@ unsafe impl Backing for MemoryBacking {
 
     fn is_foreign(&self, addr: u64) -> bool {
         self.lookup(addr).is_some_and(|slot| slot.foreign.load(Ordering::Relaxed))
+    }
+
+    fn region(&self, region: &RegionAddress) -> Option<u64> {
+        let extent = *self.extents().get(region.puddle as usize)?;
+        (region.pool == POOL && region.offset < extent.size).then(|| extent.addr + region.offset)
+    }
+
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        let holds = |extent: &Extent| addr.wrapping_sub(extent.addr) < extent.size;
+        let Extent { index: puddle, addr: start, .. } = self.extents().into_iter().find(holds)?;
+        Some(RegionAddress { pool: POOL, puddle, offset: addr - start })
     }
 
     fn is_writable(&self) -> bool {

@@ -28,7 +28,7 @@ unsafe impl Backing for PoolBacking {
         }
         self.puddles()
             .into_iter()
-            .filter(|puddle| puddle.role() == Role::Heap && !puddle.is_refused())
+            .filter(|puddle| puddle.role().is_of_pool() && !puddle.is_refused())
             .map(|puddle| Extent {
                 index: puddle.index(),
                 addr: puddle.addr(),
@@ -56,14 +56,15 @@ unsafe impl Backing for PoolBacking {
     }
 
     fn take(&self, size: u64) -> Result<Extent, BackingError> {
-        // The parts of a logged heap may be smaller than what the store has.
-        let puddle = self.take_puddle(size.max(PoolOptions::PUDDLE_SIZE_MIN)).map_err(|error| {
-            BackingError::Store { doing: "taking a puddle", source: Box::new(error) }
-        })?;
-        if self.record().heap == HeapKind::Logged {
-            puddle.note_untraced();
-        }
-        Ok(Extent { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
+        take_for(self, Role::Heap, size)
+    }
+
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        take_for(self, Role::Metadata, size)
+    }
+
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        self.store().puddle_of(extent.addr).map(|puddle| puddle.role() == Role::Metadata)
     }
 
     fn expect(&self, size: u64) {
@@ -105,6 +106,10 @@ unsafe impl Backing for PoolBacking {
 
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         self.store().region_address(region)
+    }
+
+    fn place(&self, addr: u64) -> Option<RegionAddress> {
+        self.store().region_of(addr)
     }
 
     fn sharing(&self) -> Option<&dyn Sharing> {
@@ -152,6 +157,17 @@ unsafe impl Backing for PoolBacking {
     fn fence(&self) {
         self.store().persistence().fence();
     }
+}
+
+fn take_for(pool: &PoolBacking, role: Role, size: u64) -> Result<Extent, BackingError> {
+    // The parts of a logged heap may be smaller than what the store has.
+    let size = size.max(PoolOptions::PUDDLE_SIZE_MIN);
+    let failed = |error| BackingError::Store { doing: "taking a puddle", source: Box::new(error) };
+    let puddle = pool.take_puddle_for(role, size).map_err(failed)?;
+    if pool.record().heap == HeapKind::Logged {
+        puddle.note_untraced();
+    }
+    Ok(Extent { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
 }
 
 impl Sharing for PoolBacking {

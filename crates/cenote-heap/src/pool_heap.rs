@@ -4,7 +4,9 @@
 //! for by [`PoolHeap::traced`], or returns a typed error that says what to do instead.
 
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
-use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError, WrongKind};
+use crate::error::{
+    AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError, WrongKind,
+};
 use crate::exclusion::Exclusion;
 use crate::heap::{Heap, Trace};
 use crate::logged::{LoggedHeap, LoggedOptions, SubHeapStats};
@@ -16,6 +18,7 @@ use crate::values::check_values;
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
+use cenote_layout::pointer::RegionAddress;
 use cenote_layout::values::Values;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
@@ -212,6 +215,14 @@ impl Heap for PoolHeap {
 
     fn owner(&self, addr: u64) -> Option<BlockInfo> {
         each!(self, heap => Heap::owner(heap, addr))
+    }
+
+    fn place(&self, addr: u64) -> Result<RegionAddress, PlaceError> {
+        each!(self, heap => heap.place(addr))
+    }
+
+    fn address(&self, place: &RegionAddress) -> Result<u64, PlaceError> {
+        each!(self, heap => heap.address(place))
     }
 
     fn root(&self, index: u16) -> Result<RootEntry, RootError> {

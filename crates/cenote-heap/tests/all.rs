@@ -13,6 +13,7 @@ mod members;
 mod model;
 mod parallel;
 mod persistence;
+mod places;
 mod protected;
 mod reclaim;
 mod slabs;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// Two natives, one without a known target, an off-holder, a region pointer.
+/// Two natives, one without a known target, an off-holder, a region pointer, a heap pointer.
 const NODE: TypeId = TypeId(1);
 /// Tag 1: a native; tag 2: an off-holder to an array, and a native.
 const CHOICE: TypeId = TypeId(2);
@@ -35,7 +35,7 @@ const PERHAPS: TypeId = TypeId(6);
 const STRANGE: TypeId = TypeId(7);
 
 const KINDS: [(TypeId, u64); 8] = [
-    (NODE, 40),
+    (NODE, 56),
     (CHOICE, 24),
     (ARRAY, 160),
     (WIDE, 4800),
@@ -72,13 +72,14 @@ fn types() -> Known {
     Known(TypeMap::from([
         of(
             NODE,
-            40,
+            56,
             false,
             vec![
                 native(0, 2),
                 field(16, 1, TypeId::UNTYPED),
                 pointers(24, 1, TypeId::UNTYPED, PointerKind::RELATIVE),
                 pointers(32, 1, TypeId::UNTYPED, PointerKind::REGION),
+                pointers(40, 1, TypeId::UNTYPED, PointerKind::HEAP),
             ],
         ),
         of(
@@ -147,14 +148,7 @@ unsafe impl Backing for Regions {
 
 impl Regions {
     fn region_of(&self, addr: u64) -> u64 {
-        let extents = self.extents();
-        let extent = extents
-            .iter()
-            .find(|extent| (extent.addr..extent.addr + extent.size).contains(&addr))
-            .unwrap();
-        RegionAddress { pool: PoolId(1), puddle: extent.index, offset: addr - extent.addr }
-            .encode()
-            .unwrap()
+        self.0.place(addr).unwrap().encode().unwrap()
     }
 }
 
@@ -180,9 +174,15 @@ fn by<'a>(workers: usize) -> TraceOptions<'a> {
     options
 }
 
-/// A pointer from block `at`, at `offset`, to `to`, of any kind that a conservative scan knows.
-fn any_kind(random: &mut Random, backing: &Regions, at: u64, offset: u64, to: u64) {
-    let word = match random.below(3) {
+/// A pointer from block `at`, at `offset`, to `to`, of any kind that a conservative scan knows; of
+/// two words, if `room` says that the second is there.
+fn any_kind(random: &mut Random, backing: &Regions, (at, room): (u64, bool), offset: u64, to: u64) {
+    let word = match random.below(4) {
+        3 if room => {
+            let pair = backing.0.place(to).unwrap().to_pair().unwrap();
+            write(at, offset + 8, pair[1]);
+            pair[0]
+        }
         0 => to + random.below(16),
         1 => encode_relative(at + offset, to + random.below(16)).unwrap(),
         _ => backing.region_of(to),
@@ -200,9 +200,14 @@ fn connect(
 ) -> bool {
     let free = |offset: u64| read(at, offset) == 0;
     match KINDS[kind].0 {
-        NODE => match random.below(4) {
+        NODE => match random.below(5) {
             slot @ 0..=2 if free(slot * 8) => write(at, slot * 8, to + random.below(16)),
             3 if free(24) => write(at, 24, encode_relative(at + 24, to).unwrap()),
+            4 if free(40) => {
+                let pair = backing.0.place(to).unwrap().to_pair().unwrap();
+                write(at, 40, pair[0]);
+                write(at, 48, pair[1]);
+            }
             _ if free(32) => write(at, 32, backing.region_of(to)),
             _ => return false,
         },
@@ -231,9 +236,9 @@ fn connect(
             write(at, 0, part);
             write(at, 8, to.wrapping_sub(part));
         }
-        PERHAPS if free(8) => any_kind(random, backing, at, 8, to),
+        PERHAPS if free(8) => any_kind(random, backing, (at, false), 8, to),
         STRANGE | TypeId::UNTYPED => match (0..8).find(|i| free(i * 8)) {
-            Some(i) => any_kind(random, backing, at, i * 8, to),
+            Some(i) => any_kind(random, backing, (at, i < 7), i * 8, to),
             None => return false,
         },
         _ => return false,
@@ -447,22 +452,24 @@ fn a_filter_that_panics_ends_the_recovery_of_all_threads_and_changes_nothing() {
 }
 
 #[test]
-fn off_holders_and_region_pointers_that_are_none_are_named() {
+fn pointers_of_every_kind_that_are_none_are_named() {
     let types = Known(TypeMap::from([(
         NODE,
         record(
             NODE,
-            64,
+            96,
             false,
             vec![
                 pointers(0, 4, NODE, PointerKind::RELATIVE),
                 pointers(32, 4, NODE, PointerKind::REGION),
+                pointers(64, 1, NODE, PointerKind::HEAP),
+                pointers(80, 1, NODE, PointerKind::HEAP),
             ],
         ),
     )]));
     let backing = Regions(backing(1 << 20, 1 << 20));
     let heap = TracedHeap::open(backing.clone()).unwrap();
-    let (root, node, other) = (new(&heap, 64, NODE), new(&heap, 64, NODE), new(&heap, 64, STRANGE));
+    let (root, node, other) = (new(&heap, 96, NODE), new(&heap, 96, NODE), new(&heap, 64, STRANGE));
     let region = |pool, puddle, offset| {
         RegionAddress { pool: PoolId(pool), puddle, offset }.encode().unwrap()
     };
@@ -474,6 +481,10 @@ fn off_holders_and_region_pointers_that_are_none_are_named() {
     write(root, 40, region(1, 5, 64)); // no such puddle
     write(root, 48, encode_relative(root + 48, node).unwrap());
     write(root, 56, region(2, 0, 4096)); // another pool's
+    write(root, 64, 1); // the number of a pool is no id of a heap
+    let nowhere = RegionAddress { pool: PoolId(1), puddle: 5, offset: 64 }.to_pair().unwrap();
+    write(root, 80, nowhere[0]);
+    write(root, 88, nowhere[1]);
     heap.set_root(0, root, NODE).unwrap();
     let report = heap.recover(&types, &[]).unwrap();
     let faults: Vec<_> = report.trace.findings.iter().map(|f| (f.at - root, f.fault)).collect();
@@ -485,7 +496,9 @@ fn off_holders_and_region_pointers_that_are_none_are_named() {
             (24, Fault::Dangling),
             (32, Fault::Outside),
             (40, Fault::Outside),
-            (48, Fault::Malformed)
+            (48, Fault::Malformed),
+            (64, Fault::Malformed),
+            (80, Fault::Outside)
         ]
     );
     assert!(report.trace.findings[1].to_string().contains("kind"));

@@ -3,15 +3,18 @@
 
 use cenote_heap::logged::{LoggedHeap, LoggedOptions, Protection};
 use cenote_heap::{Backing, MemoryBacking, MemoryOptions, PoolBacking};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::id::{TypeId, Uuid};
-use cenote_layout::logged::LoggedHeader;
-use cenote_layout::puddle::header_space;
+use cenote_layout::logged::{LoggedHeader, SubHeapGeometry};
+use cenote_layout::puddle::{Role, header_space};
+use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_protect::{RangeKind, explain};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
 use cenote_testkit::child::{ended, task, with_task};
 use cenote_testkit::directories::directory;
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +22,12 @@ use std::sync::Arc;
 type Heap = LoggedHeap<PoolBacking>;
 
 const SIGSEGV: i32 = 11;
+const PAGE: usize = PAGE_SIZE as usize;
 const BLOCKS: u64 = 3000;
 
 fn options(protection: Protection) -> LoggedOptions {
     let (sub_heaps, lanes, tickets, levels) = (1, 2, 64, 2);
-    LoggedOptions { sub_heaps, lanes, tickets, levels, cpu: || 0, protection }
+    LoggedOptions { sub_heaps, lanes, tickets, levels, guards: 1, cpu: || 0, protection }
 }
 
 fn medium(path: &Path) -> Arc<dyn Medium> {
@@ -83,10 +87,105 @@ fn metadata(store: &Store) -> [usize; 3] {
     let start = (root.addr + header_space(root.size)) as usize;
     let is_far = |at: &usize| explain(*at).is_some_and(|found| found.kind == RangeKind::Metadata);
     let bodies = backing.extents().into_iter().skip(1);
-    let far = bodies.map(|e| (e.addr + header_space(e.size)) as usize).find(is_far);
+    let far = bodies.map(|e| (e.addr + header_space(e.size) + PAGE_SIZE) as usize).find(is_far);
     let words = start + LoggedHeader::WORDS as usize;
     let first = start + LoggedHeader::SUB_HEAPS as usize + 4096;
     [words + 8, first + 64, far.expect("a later part of the table") + 32]
+}
+
+/// An address in each guard page: on both sides of the roots, behind the first part of a sub-heap's
+/// metadata, and on both sides of a later part of the table.
+fn guard_pages(store: &Store) -> Vec<usize> {
+    let geometry = options(Protection::None);
+    let geometry = SubHeapGeometry::new(geometry.lanes, geometry.tickets, geometry.levels);
+    let root = backing(store).extents()[0];
+    let start = (root.addr + header_space(root.size)) as usize;
+    let [_, first, far] = metadata(store).map(|at| at / PAGE * PAGE);
+    let len = explain(far).expect("a later part of the table").range.len();
+    let behind = first - PAGE + geometry.expect("a geometry").metadata_len as usize;
+    let ends = [LoggedHeader::WORDS_END as usize, LoggedHeader::SUB_HEAPS as usize - PAGE];
+    let mut pages: Vec<usize> = ends.map(|end| start + end).to_vec();
+    pages.extend([behind, far - PAGE, far + len]);
+    pages.into_iter().flat_map(|page| [page, page + PAGE - 8]).collect()
+}
+
+#[test]
+fn metadata_have_guard_pages_on_both_sides_and_puddles_of_a_role_of_their_own() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let mut pages = Vec::new();
+    for _ in 0..2 {
+        let store = open(&path);
+        let heap = heap(&store, Protection::Hidden);
+        let blocks = fill(&heap);
+        pages = guard_pages(&store);
+        for page in &pages {
+            let found = explain(*page).expect("explained");
+            assert_eq!((found.kind, found.what()), (RangeKind::Guard, "pool `x`"), "{page:#x}");
+            assert_eq!(found.range.len(), PAGE);
+            let read = cenote_sys::bytes::copy_by_kernel(*page, &mut [0; 8]);
+            assert!(read.is_err(), "no load goes through");
+        }
+        // What is in puddles of metadata is no block, and what is in others is.
+        let roles = roles(&store);
+        assert!(roles.values().any(|role| *role == Role::Metadata), "{roles:?}");
+        for block in &blocks {
+            let (_, role) = roles.range(..=block).next_back().expect("a puddle");
+            assert_eq!(*role, Role::Heap, "{block:#x}");
+        }
+        let metadata = metadata(&store).map(|at| at as u64);
+        let (_, role) = roles.range(..=metadata[2]).next_back().expect("a puddle");
+        assert_eq!(*role, Role::Metadata);
+        blocks.into_iter().for_each(|block| heap.free(block).expect("freed"));
+        assert_eq!(held(&heap).len(), 0);
+    }
+    assert!(pages.iter().all(|page| explain(*page).is_none()), "the heap has ended");
+}
+
+/// The roles of the pool's puddles, by address.
+fn roles(store: &Store) -> BTreeMap<u64, Role> {
+    store.puddle_records().iter().filter(|p| p.pool.0 != 0).map(|p| (p.addr, p.role)).collect()
+}
+
+#[test]
+fn planted_guard_pages_that_keep_their_access_are_found() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let store = open(&path);
+    plant(Bug::GuardPagesOpen);
+    let heap = heap(&store, Protection::Hidden);
+    fill(&heap);
+    plant(Bug::None);
+    let can_read = |page: &usize| cenote_sys::bytes::copy_by_kernel(*page, &mut [0; 8]).is_ok();
+    assert!(guard_pages(&store).iter().any(can_read));
+}
+
+/// A heap as earlier builds made it opens, works and grows as it was laid out.
+#[test]
+fn a_heap_without_guard_pages_works_as_it_was_laid_out() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let mut blocks = Vec::new();
+    for round in 0..3 {
+        let store = open(&path);
+        // That it has none is decided when it is made.
+        let guards = u32::from(round > 0);
+        let options = LoggedOptions { guards, ..options(Protection::Hidden) };
+        let heap = Heap::open_pool(backing(&store), &options).expect("a heap");
+        assert_eq!(held(&heap).len(), blocks.len());
+        blocks.extend(fill(&heap));
+        assert_eq!(heap.protection(), Protection::Hidden);
+        assert!(roles(&store).values().all(|role| *role == Role::Heap));
+        let root = backing(&store).extents()[0];
+        let words = root.addr + header_space(root.size);
+        let roots = words + LoggedHeader::roots_at(0);
+        let kind = |at: u64| explain(at as usize).map(|found| found.kind);
+        assert_eq!((kind(words), kind(roots)), (Some(RangeKind::Metadata), None));
+        assert_eq!(kind(words + LoggedHeader::sub_heaps_at(0)), Some(RangeKind::Metadata));
+    }
 }
 
 #[test]
@@ -200,10 +299,21 @@ fn child() {
     let store = open(&path);
     let heap = heap(&store, protection);
     alloc(&heap, 300);
-    let at = metadata(&store)[place.parse::<usize>().expect("a number")];
-    // SAFETY: a word of mapped metadata; the store faults, or the heap is damaged, which the
-    // parent finds.
-    unsafe { core::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(1) };
+    let place = place.parse::<usize>().expect("a number");
+    let at = match place.checked_sub(3) {
+        None => metadata(&store)[place],
+        Some(page) => guard_pages(&store)[page % 10],
+    };
+    let word = core::ptr::with_exposed_provenance_mut::<u64>(at);
+    // SAFETY: a word of mapped metadata or of a guard page; the access faults, or the heap is
+    // damaged, which the parent finds.
+    unsafe {
+        if place < 13 {
+            word.write_volatile(1)
+        } else {
+            let _ = word.read_volatile();
+        }
+    }
 }
 
 /// Not a test of its own: a process that has no room for more mappings than its program needs.
@@ -234,25 +344,41 @@ fn a_heap_works_without_guards_where_the_program_needs_its_mappings() {
 fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
     for protection in [Protection::Keys, Protection::Hidden, Protection::Mprotect] {
         for place in 0..3 {
-            let dir = directory();
-            let path = dir.path().join("store");
-            make(&path, PoolMode::Direct);
-            let before = {
-                let store = open(&path);
-                let heap = heap(&store, protection);
-                fill(&heap);
-                held(&heap).len()
-            };
-            let task = format!("{protection:?} {place}");
-            let (status, said) = ended(&mut with_task("protected::child", &task, &path));
-            assert_eq!(status.signal(), Some(SIGSEGV), "{task}: {said}");
-            assert!(said.contains("cenote: stray write at 0x"), "{said}");
-            assert!(said.contains("metadata of pool `x`"), "{said}");
-            let store = open(&path);
-            // One more: the child's own block.
-            assert_eq!(held(&heap(&store, Protection::None)).len(), before + 1);
+            dies(protection, place, "cenote: stray write at 0x", "metadata of pool `x`");
         }
     }
+}
+
+#[test]
+fn an_access_to_a_guard_page_kills_its_process_and_the_heap_is_as_it_was() {
+    let named = "a guard page beside metadata of pool `x`";
+    for (protection, first) in [(Protection::Hidden, 3), (Protection::Mprotect, 7)] {
+        (first..13).for_each(|place| dies(protection, place, "cenote: stray write at 0x", named));
+    }
+    for place in [13, 16, 22] {
+        dies(Protection::Hidden, place, "cenote: stray read at 0x", named);
+    }
+}
+
+/// A child that accesses that place dies, says so, and leaves the heap as it was.
+fn dies(protection: Protection, place: usize, access: &str, named: &str) {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let before = {
+        let store = open(&path);
+        let heap = heap(&store, protection);
+        fill(&heap);
+        held(&heap).len()
+    };
+    let task = format!("{protection:?} {place}");
+    let (status, said) = ended(&mut with_task("protected::child", &task, &path));
+    assert_eq!(status.signal(), Some(SIGSEGV), "{task}: {said}");
+    assert!(said.contains(access), "{said}");
+    assert!(said.contains(named), "{said}");
+    let store = open(&path);
+    // One more: the child's own block.
+    assert_eq!(held(&heap(&store, Protection::None)).len(), before + 1);
 }
 
 /// Nanoseconds of an allocation and a free of 64 bytes, optimised, by protection, alternating.

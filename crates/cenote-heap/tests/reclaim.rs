@@ -23,6 +23,8 @@ const CHOICE: TypeId = TypeId(0xc401);
 const PACKED: TypeId = TypeId(0x9acd);
 /// Self-relative pointers.
 const RELATIVE: TypeId = TypeId(0x4e1);
+/// An array of 24-byte values with a heap pointer each.
+const HEAP: TypeId = TypeId(0x4ea9);
 /// No pointers.
 const LEAF: TypeId = TypeId(0x1eaf);
 
@@ -66,6 +68,7 @@ fn types() -> Known {
                 vec![pointers(0, 2, TypeId::UNTYPED, PointerKind::RELATIVE)],
             ),
         ),
+        (HEAP, record(HEAP, 24, true, vec![pointers(8, 1, TypeId::UNTYPED, PointerKind::HEAP)])),
         (LEAF, record(LEAF, 16, false, vec![])),
     ])))
 }
@@ -124,6 +127,7 @@ enum Kind {
     Choice,
     Packed,
     Relative,
+    Heap(u64),
     Words(u64),
 }
 
@@ -136,7 +140,7 @@ struct Block {
 
 impl Block {
     fn make(heap: &Heap, random: &mut Random) -> Self {
-        let (kind, size, type_id) = match random.below(16) {
+        let (kind, size, type_id) = match random.below(18) {
             0..=4 => (Kind::Fixed, 32, A),
             5..=6 => (Kind::Array(5), 120, ARRAY),
             7..=8 => (Kind::Choice, 32, CHOICE),
@@ -145,13 +149,15 @@ impl Block {
             13 => (Kind::Words(4), 32, TypeId::UNTYPED),
             14 if random.below(8) == 0 => (Kind::Array(8000), 24 * 8000, ARRAY),
             15 if random.below(8) == 0 => (Kind::Words(20_000), 8 * 20_000, TypeId::UNTYPED),
+            16 => (Kind::Heap(5), 120, HEAP),
+            17 if random.below(8) == 0 => (Kind::Heap(8000), 24 * 8000, HEAP),
             _ => (Kind::Fixed, 32, A),
         };
         let cells = match kind {
             Kind::Fixed | Kind::Relative => 2,
             Kind::Choice | Kind::Packed => 1,
             // Of large ones a few, all over the block.
-            Kind::Array(count) | Kind::Words(count) => count.min(12),
+            Kind::Array(count) | Kind::Heap(count) | Kind::Words(count) => count.min(12),
         };
         Self { addr: new(heap, size, type_id), kind, to: vec![None; cells as usize] }
     }
@@ -161,18 +167,24 @@ impl Block {
         match self.kind {
             Kind::Fixed | Kind::Relative => cell * 8,
             Kind::Choice | Kind::Packed => 8,
-            Kind::Array(count) => (cell * (count / count.min(12))) * 24 + 8,
+            Kind::Array(count) | Kind::Heap(count) => (cell * (count / count.min(12))) * 24 + 8,
             Kind::Words(count) => cell * (count / count.min(12)) * 8,
         }
     }
 
     /// Makes a cell lead to an address, 0 for none. `said`: others may be told of it.
-    fn point(&self, cell: usize, to: u64, said: bool) {
+    fn point(&self, heap: &Heap, cell: usize, to: u64, said: bool) {
         let (addr, offset) = (self.addr, self.offset(cell));
         let put = |offset, value| {
             if said { set(addr, offset, value) } else { write(addr, offset, value) }
         };
         match self.kind {
+            Kind::Heap(_) => {
+                let place = (to != 0).then(|| heap.place(to).unwrap().to_pair().unwrap());
+                let pair = place.unwrap_or_default();
+                put(offset, pair[0]);
+                put(offset + 8, pair[1]);
+            }
             _ if to == 0 => put(offset, 0),
             Kind::Packed => put(offset, to ^ KEY),
             Kind::Relative => put(offset, encode_relative(addr + offset, to).unwrap()),
@@ -215,7 +227,7 @@ fn linked(backing: &MemoryBacking, random: &mut Random) -> Vec<Option<Block>> {
             if random.below(3) > 0 {
                 let to = random.below(600) as usize;
                 let addr = blocks[to].as_ref().map_or(block.addr, |block| block.addr);
-                block.point(cell, addr, false);
+                block.point(&heap, cell, addr, false);
                 block.to[cell] = Some(to);
             }
         }
@@ -237,7 +249,7 @@ fn change(heap: &TracedHeap<MemoryBacking>, blocks: &mut Vec<Option<Block>>, ran
             let block = blocks[at].as_mut().unwrap();
             let cell = random.below(block.to.len() as u64) as usize;
             let clear = random.below(2) == 0;
-            block.point(cell, if clear { 0 } else { to_addr }, true);
+            block.point(heap, cell, if clear { 0 } else { to_addr }, true);
             block.to[cell] = (!clear).then_some(to);
         }
         5..=6 => blocks.push(Some(Block::make(heap, random))),
@@ -246,7 +258,7 @@ fn change(heap: &TracedHeap<MemoryBacking>, blocks: &mut Vec<Option<Block>>, ran
             for block in blocks.iter_mut().flatten() {
                 for cell in 0..block.to.len() {
                     if block.to[cell] == Some(at) {
-                        block.point(cell, 0, true);
+                        block.point(heap, cell, 0, true);
                         block.to[cell] = None;
                     }
                 }

@@ -8,6 +8,7 @@
 
 use cenote_heap::logged::{LoggedHeap, LoggedOptions, Protection};
 use cenote_heap::{Backing, Extent, MemoryBacking, MemoryOptions, PoolBacking};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_layout::logged::{LoggedHeader, SubHeapGeometry};
@@ -36,7 +37,7 @@ const SIZES: [u64; 7] = [24, 40, 100, 200, 300, 1000, 5000];
 
 fn options(protection: Protection) -> LoggedOptions {
     let (sub_heaps, lanes, tickets, levels) = (SUB_HEAPS, LANES, TICKETS, LEVELS);
-    LoggedOptions { sub_heaps, lanes, tickets, levels, cpu: || 0, protection }
+    LoggedOptions { sub_heaps, lanes, tickets, levels, guards: 1, cpu: || 0, protection }
 }
 
 fn writes() -> u64 {
@@ -98,6 +99,12 @@ fn read(at: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Bytes one by one; of guard pages zeros.
+fn read_between(at: usize, len: usize) -> Vec<u8> {
+    let is_guard = |at| explain(at).is_some_and(|found| found.kind == RangeKind::Guard);
+    (at..at + len).map(|at| if is_guard(at) { 0 } else { read(at, 1)[0] }).collect()
+}
+
 fn medium(path: &Path) -> Arc<dyn Medium> {
     let options = MediumOptions { create: true, ..MediumOptions::default() };
     Arc::new(RealMedium::open(path, &options).expect("a directory"))
@@ -143,12 +150,13 @@ fn guarded_metadata_never_change() {
             metadata.iter().cycle().take(bodies.len()).cloned().chain(bodies.clone()).collect();
         for number in 0..writes() {
             let (at, bytes) = write(&bodies, &mut seed);
-            let guarded = |at| explain(at).is_some_and(|found| found.kind == RangeKind::Metadata);
+            let kinds = [RangeKind::Metadata, RangeKind::Guard];
+            let guarded = |at| explain(at).is_some_and(|found| kinds.contains(&found.kind));
             let all = (at..at + bytes.len()).filter(|at| guarded(*at)).count();
-            let before = read(at, bytes.len());
+            let before = read_between(at, bytes.len());
             // SAFETY: metadata, which is refused, or data, into which no reference leads.
             let stored = unsafe { store_by_kernel(at, &bytes) };
-            let after = read(at, bytes.len());
+            let after = read_between(at, bytes.len());
             for (i, byte) in after.iter().enumerate().filter(|(i, _)| guarded(at + i)) {
                 assert_eq!(*byte, before[i], "{:#x}", at + i);
             }
@@ -182,10 +190,11 @@ fn metadata_of<G: Backing>(backing: &G) -> Vec<Range<u64>> {
             // What hangs on puddles of metadata.
             Some(1) if extent.index == 0 => {
                 assert!(body + first.end <= end);
-                metadata.push(body..body + LoggedHeader::ROOTS);
+                metadata.push(body..body + LoggedHeader::WORDS_END);
                 metadata.push(body + first.start..body + first.end);
             }
-            Some(1) => metadata.push(body..end),
+            // Between guard pages.
+            Some(1) => metadata.push(body + PAGE_SIZE..end - PAGE_SIZE),
             _ => {}
         }
     }

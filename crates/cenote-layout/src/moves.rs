@@ -15,7 +15,9 @@
 
 use crate::catalog::{MoveRecord, RelocationRecord};
 use crate::id::PoolId;
-use crate::pointer::{RegionAddress, decode_relative, encode_relative};
+use crate::pointer::{
+    PointerKind, RegionAddress, decode_heap, decode_relative, encode_heap, encode_relative,
+};
 
 extern crate alloc;
 use alloc::collections::BTreeMap;
@@ -178,6 +180,20 @@ impl Moves {
         }
     }
 
+    /// What the first word of a heap pointer is to become; the second says a place in its pool,
+    /// which stays. `None`: it is none, or its pool's new number does not fit into one.
+    #[must_use]
+    pub fn heap(&self, word: u64) -> Option<u64> {
+        let pool = decode_heap(word)?;
+        encode_heap(*self.pools.get(&pool).unwrap_or(&pool))
+    }
+
+    /// What the word that says a pool is to become, of a region pointer or a heap pointer.
+    #[must_use]
+    pub fn numbered(&self, word: u64, kind: PointerKind) -> Option<u64> {
+        if kind == PointerKind::HEAP { self.heap(word) } else { self.region(word) }
+    }
+
     /// Whether no native pointer that was sent through this once becomes another one by being sent
     /// through it again: what is at a new address is at none of the old ones.
     #[must_use]
@@ -256,6 +272,11 @@ mod tests {
         assert_eq!(
             (m.region(region(3)), m.region(region(4)), m.region(5)),
             (Some(region(7)), Some(region(4)), None)
+        );
+        let heap = |pool| encode_heap(PoolId(pool)).unwrap();
+        assert_eq!(
+            (m.heap(heap(3)), m.heap(heap(4)), m.heap(3)),
+            (Some(heap(7)), Some(heap(4)), None)
         );
     }
 

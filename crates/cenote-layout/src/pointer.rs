@@ -1,5 +1,5 @@
 //! The words that lead from one value to another: native pointers, off-holders and region pointers
-//! (RAL-5, Ralloc 4.6).
+//! (RAL-5, Ralloc 4.6), and heap pointers, which are two words (POS-9, Poseidon 4.6).
 //!
 //! ```text
 //! native     63                                             0
@@ -10,14 +10,18 @@
 //!
 //! region     63   56 55     40 39 38 37                     0
 //!            | 0xf5 | pool    | split | puddle | offset / 16 |  `split` divides the last 38 bits
+//!
+//! heap       63   56 55                                   0  63        48 47                     0
+//!            | 0xf6 | pool                               |  | puddle     | offset              |
 //! ```
 //!
-//! A word of zeroes is null in all three, so that zeroed memory holds no pointers. A *relative*
+//! A word of zeroes is null in all of them, so that zeroed memory holds no pointers. A *relative*
 //! word (an off-holder) is right at one place only, and stays right when it and its target move by
 //! the same distance. A *region* word says the pool, the puddle's number in it and the offset
-//! there, so it is right wherever it lies and wherever that puddle is.
+//! there, so it is right wherever it lies and wherever that puddle is. A *heap* pointer says the
+//! same in two words, the id of the heap and the place in it, and has room for every pool.
 //!
-//! The high bits of both are no address of a program, no valid UTF-8 (bytes 0xc1 and 0xf5 never
+//! The high bits are no address of a program, no valid UTF-8 (bytes 0xc1, 0xf5 and 0xf6 never
 //! occur in it), no small or small negative number, and as floating-point numbers beyond 10^160 in
 //! size: a conservative scan, which takes every word for what it may be, is seldom wrong.
 
@@ -42,11 +46,19 @@ impl PointerKind {
     /// Perhaps a pointer of one of the kinds above, perhaps none: the tracer looks at where it
     /// would lead.
     pub const PERHAPS: Self = Self(3);
+    /// Two words, the id of a heap and a place in it: [`RegionAddress::to_pair`].
+    pub const HEAP: Self = Self(4);
 
     /// Whether this release knows the kind.
     #[must_use]
     pub const fn is_known(self) -> bool {
-        self.0 <= Self::PERHAPS.0
+        self.0 <= Self::HEAP.0
+    }
+
+    /// Bytes of one pointer.
+    #[must_use]
+    pub const fn size(self) -> u64 {
+        if self.0 == Self::HEAP.0 { 16 } else { 8 }
     }
 }
 
@@ -57,6 +69,7 @@ impl fmt::Display for PointerKind {
             Self::RELATIVE => f.write_str("off-holder"),
             Self::REGION => f.write_str("region pointer"),
             Self::PERHAPS => f.write_str("possible pointer"),
+            Self::HEAP => f.write_str("heap pointer"),
             Self(kind) => write!(f, "pointer of unknown kind {kind}"),
         }
     }
@@ -66,6 +79,34 @@ impl fmt::Display for PointerKind {
 pub const RELATIVE_PATTERN: u64 = 0xe1c1;
 /// High 8 bits of every region pointer.
 pub const REGION_PATTERN: u64 = 0xf5;
+/// High 8 bits of the first word of every heap pointer.
+pub const HEAP_PATTERN: u64 = 0xf6;
+
+/// Bits of a pool's number in the id of a heap.
+const HEAP_BITS: u32 = 56;
+/// Bits of the offset in the second word of a heap pointer.
+const OFFSET_BITS: u32 = 48;
+
+/// The first word of heap pointers into a pool; `None` if its number is 0 or has more than 56 bits.
+#[inline]
+#[must_use]
+pub const fn encode_heap(pool: PoolId) -> Option<u64> {
+    if pool.0 == 0 || pool.0 >> HEAP_BITS != 0 {
+        return None;
+    }
+    Some(HEAP_PATTERN << HEAP_BITS | pool.0)
+}
+
+/// The pool that the first word of a heap pointer says; `None` if it is not one (null is not).
+#[inline]
+#[must_use]
+pub const fn decode_heap(word: u64) -> Option<PoolId> {
+    let pool = word & ((1 << HEAP_BITS) - 1);
+    if word >> HEAP_BITS != HEAP_PATTERN || pool == 0 {
+        return None;
+    }
+    Some(PoolId(pool))
+}
 
 const DISTANCE_BITS: u32 = 48;
 const DISTANCE_MASK: u64 = (1 << DISTANCE_BITS) - 1;
@@ -93,14 +134,15 @@ pub const fn decode_relative(at: u64, word: u64) -> Option<u64> {
     Some(at.wrapping_add(distance as u64))
 }
 
-/// A place in a store, whatever addresses its puddles have: what a region pointer says.
+/// A place in a store, whatever addresses its puddles have: what a region pointer says, and a heap
+/// pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionAddress {
     /// The pool.
     pub pool: PoolId,
     /// Number of the puddle in the pool.
     pub puddle: u32,
-    /// Bytes from the start of the puddle, a multiple of 16.
+    /// Bytes from the start of the puddle; a multiple of 16, if it is to fit into one word.
     pub offset: u64,
 }
 
@@ -146,6 +188,31 @@ impl RegionAddress {
         let offset = (place & ((1 << offset_bits) - 1)) * UNIT;
         Some(Self { pool: PoolId(pool), puddle: (place >> offset_bits) as u32, offset })
     }
+
+    /// The words of a heap pointer; `None` if a number has too many bits: 56 for the pool, 16 for
+    /// the puddle, 48 for the offset. The second word is 0 for no place that a block has, because
+    /// each puddle begins with a header.
+    #[inline]
+    #[must_use]
+    pub const fn to_pair(self) -> Option<[u64; 2]> {
+        let Some(heap) = encode_heap(self.pool) else { return None };
+        if self.puddle >> 16 != 0 || self.offset >> OFFSET_BITS != 0 {
+            return None;
+        }
+        Some([heap, (self.puddle as u64) << OFFSET_BITS | self.offset])
+    }
+
+    /// What the words of a heap pointer say; `None` if they are not one (null is not).
+    #[inline]
+    #[must_use]
+    pub const fn from_pair([heap, place]: [u64; 2]) -> Option<Self> {
+        let Some(pool) = decode_heap(heap) else { return None };
+        if place == 0 {
+            return None;
+        }
+        let offset = place & ((1 << OFFSET_BITS) - 1);
+        Some(Self { pool, puddle: (place >> OFFSET_BITS) as u32, offset })
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +251,36 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn heap_pointers_say_what_they_were_made_from(
+            pool in 1..1u64 << 56, puddle in 0..1u32 << 16, offset in 1..1u64 << 48,
+        ) {
+            let place = RegionAddress { pool: PoolId(pool), puddle, offset };
+            let pair = place.to_pair().unwrap();
+            prop_assert_eq!(RegionAddress::from_pair(pair), Some(place));
+            prop_assert_eq!((decode_heap(pair[0]), encode_heap(place.pool)),
+                (Some(place.pool), Some(pair[0])));
+            prop_assert_eq!(decode_relative(64, pair[0]), None);
+            prop_assert_eq!(RegionAddress::decode(pair[0]), None);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_into_a_heap_pointer_is_refused() {
+        let place = RegionAddress { pool: PoolId(1), puddle: 0, offset: 8 };
+        let refused = |place: RegionAddress| assert_eq!(place.to_pair(), None, "{place:?}");
+        refused(RegionAddress { pool: PoolId(0), ..place });
+        refused(RegionAddress { pool: PoolId(1 << 56), ..place });
+        refused(RegionAddress { puddle: 1 << 16, ..place });
+        refused(RegionAddress { offset: 1 << 48, ..place });
+        let [heap, word] = place.to_pair().unwrap();
+        let pairs = [[0, 0], [0, word], [heap, 0], [1, word], [heap ^ 1 << 63, word]];
+        for pair in pairs.into_iter().chain([[HEAP_PATTERN << HEAP_BITS, word]]) {
+            assert_eq!(RegionAddress::from_pair(pair), None, "{pair:x?}");
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
         assert_eq!(encode_relative(0, 1 << 47), None);
@@ -215,8 +312,8 @@ mod tests {
             f64::NAN.to_bits(),
         ] {
             assert_eq!(
-                (decode_relative(4096, word), RegionAddress::decode(word)),
-                (None, None),
+                (decode_relative(4096, word), RegionAddress::decode(word), decode_heap(word)),
+                (None, None, None),
                 "{word:#x}"
             );
         }

@@ -41,6 +41,8 @@ pub enum Role {
     /// Of no pool; kept for the next pool that wants a puddle of its size. Behind this header the
     /// whole file is zeros.
     Spare = 5,
+    /// Metadata of a pool's heap and nothing else, see [`crate::logged`].
+    Metadata = 6,
 }
 
 impl Role {
@@ -53,8 +55,15 @@ impl Role {
             3 => Some(Self::LogSpace),
             4 => Some(Self::Object),
             5 => Some(Self::Spare),
+            6 => Some(Self::Metadata),
             _ => None,
         }
+    }
+
+    /// Whether it is a puddle of a pool: of its blocks, or of metadata.
+    #[must_use]
+    pub const fn is_of_pool(self) -> bool {
+        matches!(self, Self::Heap | Self::Metadata)
     }
 }
 
@@ -66,6 +75,7 @@ impl core::fmt::Display for Role {
             Self::LogSpace => "log space",
             Self::Object => "object",
             Self::Spare => "spare",
+            Self::Metadata => "metadata",
         })
     }
 }
@@ -194,7 +204,8 @@ impl Header for PuddleHeader {
         if Role::from_u32(self.role).is_none() {
             return bad("role", u64::from(self.role));
         }
-        if self.role == Role::Heap as u32 && self.prefix.incompat & INCOMPAT_MARKS_APART == 0 {
+        let role = Role::from_u32(self.role);
+        if role.is_some_and(Role::is_of_pool) && self.prefix.incompat & INCOMPAT_MARKS_APART == 0 {
             return bad(
                 "feature mask (a heap of an earlier release, whose marks lie elsewhere)",
                 self.prefix.incompat,

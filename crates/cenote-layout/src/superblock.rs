@@ -60,6 +60,9 @@ pub const INCOMPAT_SEALS_APART: u64 = 1 << 13;
 pub const INCOMPAT_WAITING_MOVED: u64 = 1 << 16;
 /// A pool has a heap of another kind than the traced one.
 pub const INCOMPAT_LOGGED_HEAPS: u64 = 1 << 17;
+/// `incompat` bit of a store in which a logged heap took a puddle for metadata: the catalog may
+/// have puddles of [`crate::puddle::Role::Metadata`].
+pub const INCOMPAT_METADATA_PUDDLES: u64 = 1 << 18;
 /// What every superblock has: stores of earlier builds have not, and are refused.
 pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
 
@@ -209,6 +212,7 @@ impl Header for Superblock {
         | INCOMPAT_MOUNTING
         | INCOMPAT_WAITING_MOVED
         | INCOMPAT_LOGGED_HEAPS
+        | INCOMPAT_METADATA_PUDDLES
         | INCOMPAT_STAMPS
         | INCOMPAT_SEALS_APART;
 

@@ -257,7 +257,7 @@ impl PointerField {
         let end = (self.count - 1)
             .checked_mul(self.stride)
             .and_then(|span| span.checked_add(self.offset))
-            .and_then(|last| last.checked_add(8));
+            .and_then(|last| last.checked_add(self.kind.size()));
         if end.is_none_or(|end| end > size) {
             return Some("a pointer lies outside the value");
         }

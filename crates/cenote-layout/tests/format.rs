@@ -518,7 +518,7 @@ fn sub_heaps_are_drawn_as_they_are() {
     drawn!(
         SubHeapHeader: prefix, metadata_len, number, lanes, levels, class_min, tickets, reserved
     );
-    drawn!(LoggedHeader: prefix, lanes, levels, tickets, reserved);
+    drawn!(LoggedHeader: prefix, lanes, levels, tickets, guards, reserved);
     drawn!(PartEntry: first, kind, puddle, from, pages, unused, check);
     drawn!(LaneLink: own, sequence, sub_heap, lane, reserved, check);
     drawn!(BlockRecord: place, type_id, next, prev, reserved, check);
@@ -535,5 +535,6 @@ fn sub_heaps_are_drawn_as_they_are() {
     assert!(section.contains("magic \"CENLOGHP\"") && LoggedHeader::MAGIC == *b"CENLOGHP");
     assert_eq!((UNDO_OFFSET, LISTS_OFFSET), (4096, 20_480));
     assert_eq!((PARTS_OFFSET, LANES_OFFSET), (24_576, 28_672));
-    assert_eq!((LoggedHeader::ROOTS, LoggedHeader::SUB_HEAPS), (8192, 24_576));
+    assert_eq!((LoggedHeader::ROOTS, LoggedHeader::SUB_HEAPS), (12_288, 32_768));
+    assert_eq!((LoggedHeader::roots_at(0), LoggedHeader::sub_heaps_at(0)), (8192, 24_576));
 }

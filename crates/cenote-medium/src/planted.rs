@@ -7,9 +7,11 @@
 //! blocks as a full pool does ([`is_refused`]).
 
 mod logged;
+mod pointers;
 mod steps;
 
 pub use logged::LoggedBug;
+pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
@@ -171,8 +173,6 @@ pub enum Bug {
     InPlaceHeaderEarly,
     /// A puddle that was rewritten in its file is used before its header is durable.
     InPlaceNotDurable,
-    /// A puddle is rewritten in its file although something came to where something else was.
-    OverlapRepeated,
     /// A puddle whose file shares blocks is rewritten in it.
     SharedInPlace,
     /// A rewritten puddle takes the old one's name before it is synced.
@@ -185,10 +185,6 @@ pub enum Bug {
     ImportNotPending,
     /// An import believes that an archive is whole as soon as it has what it wants of it.
     ArchiveEndUnread,
-    /// An export takes the tag of a pointer for a part of its address.
-    TagsKeptInScan,
-    /// An export does not look where region pointers lead.
-    RegionsLeftOut,
     /// An archive has its name before it is whole.
     ArchiveNamedEarly,
     /// An import registers types without asking how the program has them.
@@ -235,6 +231,8 @@ pub enum Bug {
     OwnerUndone,
     /// Guarded metadata stay writable at the pool's address.
     GuardsOpen,
+    /// Pages beside metadata keep their access.
+    GuardPagesOpen,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.
@@ -575,6 +573,8 @@ pub enum Bug {
     LostImageBelieved,
     /// One of the logged heap's.
     Logged(LoggedBug),
+    /// One of what reads pointers.
+    Pointer(PointerBug),
 }
 
 #[cfg(feature = "planted-bugs")]

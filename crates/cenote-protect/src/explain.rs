@@ -57,7 +57,8 @@ pub fn explain(address: usize) -> Option<Explained> {
     narrowest.map(Explained::new)
 }
 
-/// From now on a stray store into metadata is told of on standard error, before the process ends.
+/// From now on a stray store into metadata, and a stray access to a guard page, is told of on
+/// standard error, before the process ends.
 ///
 /// # Errors
 /// The handler of faults cannot be installed.
@@ -83,13 +84,17 @@ impl fmt::Write for StackLine {
 
 /// Async-signal-safe.
 fn tell(address: usize) {
-    let found =
-        explain(address).filter(|found| found.kind == RangeKind::Metadata && fault::is_store());
-    let Some(found) = found else { return };
+    let Some(found) = explain(address) else { return };
+    let what = match found.kind {
+        RangeKind::Metadata if fault::is_store() => "metadata",
+        RangeKind::Guard => "a guard page beside metadata",
+        _ => return,
+    };
+    let access = if fault::is_store() { "write" } else { "read" };
     let mut line = StackLine { bytes: [0; 256], len: 0 };
     let said = writeln!(
         line,
-        "cenote: stray write at {address:#x}, metadata of {}: this process ends, and its store is \
+        "cenote: stray {access} at {address:#x}, {what} of {}: this process ends, and its store is \
          unchanged",
         found.what()
     );

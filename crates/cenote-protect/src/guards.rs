@@ -15,6 +15,9 @@
 //!
 //! With `Mprotect` the first thread that enters opens all ranges, and the last one that leaves
 //! closes them. Where the kernel refuses that, the store faults.
+//!
+//! Beside a range lie *guard pages* ([`Guards::close_off`]), which nothing uses: no access to them
+//! succeeds, so what runs over its end stops before it comes to metadata.
 
 use crate::explain::tell_of_faults;
 use crate::owner::{Owner, Whole};
@@ -22,6 +25,7 @@ use crate::right::Right;
 use crate::table::RangeKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::fork_guard;
+use cenote_sys::mappings;
 use cenote_sys::protection_keys::{Before, Key};
 use cenote_sys::second_mapping::SecondMapping;
 use core::ops::Range;
@@ -29,6 +33,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
+
+/// Mappings that a guard page may add.
+const MAPPINGS: u64 = 2;
 
 /// How metadata are protected against stray stores. The module's table compares them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,6 +83,7 @@ struct GuardState {
     /// How often guards were entered and not left: with [`Protection::Mprotect`].
     inside: u32,
     ranges: Vec<Guarded>,
+    closed_off: Vec<Guarded>,
 }
 
 #[derive(Debug)]
@@ -150,6 +158,30 @@ impl Guards {
         Ok(distance)
     }
 
+    /// Takes away all access to pages beside ranges: guard pages. Nothing, if nothing is protected.
+    ///
+    /// # Errors
+    /// What the kernel says, or the process has no room for more mappings. The pages may have lost
+    /// their access all the same, until the guards end.
+    ///
+    /// # Safety
+    /// The pages are mapped and writable, until the guards end; nothing uses them meanwhile.
+    pub unsafe fn close_off(&self, pages: Range<usize>) -> io::Result<()> {
+        if self.protection == Protection::None || pages.is_empty() {
+            return Ok(());
+        }
+        tell_of_faults()?;
+        mappings::room(MAPPINGS)?;
+        let owner = Owner::new(pages, RangeKind::Guard, &self.what, Whole::new(Right::Write));
+        let guarded = Guarded { owner, _second: None };
+        let closed = match planted(Bug::GuardPagesOpen) {
+            true => Ok(()),
+            false => guarded.give(Right::Nothing),
+        };
+        self.state().closed_off.push(guarded);
+        closed
+    }
+
     /// Lets this thread store into the ranges, until the result is dropped.
     #[inline]
     pub fn enter(&self) -> Inside<'_> {
@@ -193,9 +225,9 @@ impl Drop for Guards {
     fn drop(&mut self) {
         // A child does not have the ranges.
         if fork_guard::is_current(self.token) {
-            let ranges = core::mem::take(&mut self.state().ranges);
+            let GuardState { ranges, closed_off, .. } = core::mem::take(&mut *self.state());
             // Where that is refused, what comes after finds read-only pages, and says so.
-            ranges.iter().for_each(|guarded| drop(guarded.give(Right::Write)));
+            ranges.iter().chain(&closed_off).for_each(|of| drop(of.give(Right::Write)));
         }
     }
 }

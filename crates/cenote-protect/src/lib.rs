@@ -22,6 +22,8 @@
 //! it | the end of the mapping | a stray store: nothing may write there |
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \
 //! stray store, which would damage the heap |
+//! | `Guard` | the same heap, on both sides of such ranges | the close of the pool | a stray load \
+//! or store: a program ran over the end of its data |
 //!
 //! No owner is needed for a range that the kernel maps read-only with nothing laid over it, because
 //! its rights never change. Nor for pages that userfaultfd protects: its marks lie in page tables

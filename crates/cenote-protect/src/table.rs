@@ -42,11 +42,13 @@ pub enum RangeKind {
     ReadOnly = 4,
     /// It describes a heap's blocks.
     Metadata = 5,
+    /// A page beside such a range, which nothing uses.
+    Guard = 6,
 }
 
 impl RangeKind {
     fn of(code: u8) -> Option<Self> {
-        [Self::Tracked, Self::Sealed, Self::Pending, Self::ReadOnly, Self::Metadata]
+        [Self::Tracked, Self::Sealed, Self::Pending, Self::ReadOnly, Self::Metadata, Self::Guard]
             .into_iter()
             .find(|kind| *kind as u8 == code)
     }

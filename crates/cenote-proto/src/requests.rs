@@ -152,6 +152,8 @@ requests! {
         index: u32,
         /// Its bytes.
         size: u64,
+        /// Whether it is for metadata of the pool's heap, and not for blocks.
+        metadata: bool,
     } = "take_puddle", Puddles, Any;
     /// The session's log space: `RegLogSpace`.
     LogSpace = "log_space", Puddles, Any;

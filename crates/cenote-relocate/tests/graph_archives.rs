@@ -8,7 +8,7 @@
 
 use crate::graph::{Graph, HEAPS, Names, Random, blank, build_in, files, store_on};
 use crate::graphs::number;
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, PointerBug, plant};
 use cenote_relocate::archiving::{self, ExportOptions, ImportOptions};
 use cenote_store::{HeapKind, PoolOptions, Store};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,7 +126,7 @@ fn archives_hold_what_pointers_lead_to_and_come_out_the_same() {
 
 #[test]
 fn pools_that_are_overlooked_are_found() {
-    let bugs = [Bug::TagsKeptInScan, Bug::RegionsLeftOut];
+    let bugs = [PointerBug::TagsKeptInScan, PointerBug::RegionsLeftOut].map(Bug::Pointer);
     for (bug, heap) in bugs.into_iter().flat_map(|bug| HEAPS.map(|heap| (bug, heap))) {
         plant(bug);
         let found = (1..60).find_map(|seed| one(seed, heap).err());

@@ -12,7 +12,7 @@ use cenote_layout::moves::Moves;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::Medium;
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, PointerBug, plant};
 use cenote_medium::sim::SimMedium;
 use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, PointerRewriter, image};
 use cenote_store::relocate::{PoolBlocks, ReadPuddle, RewriteJob, Rewriter as _, TypeTable};
@@ -383,7 +383,7 @@ fn what_is_rewritten_in_its_file_ends_the_same_wherever_a_crash_stopped_it() {
         }
         // On top of where it was.
         assert_eq!(begun_again(random, heap, 1 << 16).unwrap(), 0, "by another file");
-        plant(Bug::OverlapRepeated);
+        plant(Bug::Pointer(PointerBug::OverlapRepeated));
         let found = (0..4).find_map(|_| begun_again(random, heap, 1 << 16).err());
         plant(Bug::None);
         assert!(found.is_some_and(|what| what.contains("otherwise")), "{heap:?}");

@@ -19,6 +19,7 @@ use crate::daemon_api::{DaemonApi, Grant, Granted};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::Access;
 use crate::kernel::interface::report::{Damage, PoolStart};
+use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name};
 use crate::kernel::store::pool_core::PoolCore;
@@ -290,9 +291,9 @@ impl Store {
         &self,
         connection: &Connection,
         control: &mut Control,
-        (pool, index, size): (PoolId, u32, u64),
+        NewPuddle { pool, index, size, role }: NewPuddle,
     ) -> Result<PuddleRecord, StoreError> {
-        let granted = connection.keeper.take_puddle(pool, index, size)?;
+        let granted = connection.keeper.take_puddle(pool, index, size, role)?;
         self.inner().admit_granted(connection, control, granted)
     }
 }

@@ -109,11 +109,18 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     /// As [`crate::Store::open_pool`]; its permissions do not allow it; another process has it, and
     /// one of the two writes.
     fn open_pool(&self, name: &str, access: Access) -> Result<Grant, StoreError>;
-    /// Grants a pool that the caller writes one more puddle, its number `index`.
+    /// Grants a pool that the caller writes one more puddle, its number `index`, for blocks or for
+    /// metadata.
     ///
     /// # Errors
     /// As [`crate::PoolHandle::take_puddle`].
-    fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> Result<Granted, StoreError>;
+    fn take_puddle(
+        &self,
+        pool: PoolId,
+        index: u32,
+        size: u64,
+        role: Role,
+    ) -> Result<Granted, StoreError>;
     /// Grants the puddles of a pool that the caller has, from number `first` on.
     ///
     /// # Errors

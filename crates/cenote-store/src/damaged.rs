@@ -111,7 +111,7 @@ impl Inner {
                     ));
                 }
             }
-            Role::Heap if at_rest != AtRest::None => {
+            Role::Heap | Role::Metadata if at_rest != AtRest::None => {
                 let detail = match of_file(self.verify_sealed(record, at_rest))? {
                     None => self.not_listed(lists, control, record)?,
                     detail => detail,
@@ -128,7 +128,7 @@ impl Inner {
                     let detail = of_file(self.check_named(state, record, text(&name), true))?;
                     detail.into_iter().for_each(&mut add);
                 }
-                if record.role == Role::Heap && state.is_shadowed(record.pool) {
+                if record.role.is_of_pool() && state.is_shadowed(record.pool) {
                     let name = primary_name(record.uuid);
                     let detail = of_file(self.check_named(state, record, text(&name), true))?;
                     let said =

@@ -5,10 +5,12 @@
 //! catalog's batch commits**; after it the puddle becomes findable and is mapped.
 
 use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::check_size;
 use crate::kernel::puddles::puddle::Puddle;
 use cenote_layout::catalog::PoolMode;
+use cenote_layout::puddle::Role;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
 use core::ptr::NonNull;
@@ -20,6 +22,19 @@ impl PoolHandle {
     /// A size that no puddle can have, a full pool, window or disk, a read-only handle. The pool is
     /// as before.
     pub fn take_puddle(&self, size: u64) -> Result<&Puddle, StoreError> {
+        self.take_puddle_for(Role::Heap, size)
+    }
+
+    /// As [`PoolHandle::take_puddle`], a puddle for blocks ([`Role::Heap`]) or for metadata alone
+    /// ([`Role::Metadata`]).
+    ///
+    /// # Errors
+    /// As [`PoolHandle::take_puddle`]; another role.
+    pub fn take_puddle_for(&self, role: Role, size: u64) -> Result<&Puddle, StoreError> {
+        if !role.is_of_pool() {
+            let detail = format!("a pool has no puddle of role {role}");
+            return Err(StoreError::Refused { detail });
+        }
         if !self.is_writable() {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "let it grow" });
         }
@@ -40,9 +55,9 @@ impl PoolHandle {
                 size_max: self.record().size_max,
             });
         }
+        let wanted = NewPuddle { pool: self.id(), index, size, role };
         if let Some(sealed) = self.core().sealed() {
-            let pool = (self.id(), self.name());
-            let puddle = inner.take_sealed(&mut control, pool, (index, size), sealed)?;
+            let puddle = inner.take_sealed(&mut control, wanted, self.name(), sealed)?;
             if !planted(Bug::GrownNotPsynced) {
                 inner.shadow_of(&mut control, self.id())?.add(puddle, false);
             }
@@ -51,10 +66,8 @@ impl PoolHandle {
         }
         let shadowed = self.record().mode == PoolMode::Shadowed;
         let record = match inner.connection() {
-            Some(connection) => {
-                self.store().take_granted(connection, &mut control, (self.id(), index, size))?
-            }
-            None => inner.add_heap_puddle(&mut control, (self.id(), index, size), shadowed, &[])?.0,
+            Some(connection) => self.store().take_granted(connection, &mut control, wanted)?,
+            None => inner.add_heap_puddle(&mut control, wanted, shadowed, &[])?.0,
         };
         let mode = if shadowed { MapMode::Tracked } else { MapMode::ReadWrite };
         let puddle = inner.own(&mut control, record, mode);

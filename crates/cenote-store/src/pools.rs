@@ -16,6 +16,7 @@ use crate::credentials::{Credentials, bad_permissions};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
 use crate::kernel::interface::report::{Damage, PoolStart, concerns};
+use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::{check_size, find, start_of, why_no_name};
 use crate::kernel::puddles::puddle::{DIR, file_name, text};
@@ -192,7 +193,7 @@ impl Store {
             inner.announce(&mut control, INCOMPAT_LOGGED_HEAPS)?;
         }
         let shadowed = options.mode == PoolMode::Shadowed;
-        let place = (id, 0, options.puddle_size);
+        let place = NewPuddle::root(id, options.puddle_size);
         if options.at_rest != AtRest::None {
             inner.pool_journal(&mut control)?;
             inner.announce(&mut control, INCOMPAT_POOLS_AT_REST)?;

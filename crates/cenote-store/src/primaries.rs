@@ -15,7 +15,6 @@ use cenote_journal::{
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 use cenote_sys::fork_guard;
@@ -34,7 +33,7 @@ pub(crate) fn of_shadowed_pool(state: &CatalogState, id: Uuid) -> Option<&Puddle
     state
         .puddles
         .get(&id)
-        .filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
+        .filter(|puddle| puddle.role.is_of_pool() && state.is_shadowed(puddle.pool))
 }
 
 /// Where a run lies in its file. Refuses one that does not lie there, behind the header.

@@ -51,7 +51,7 @@ fn listed_by(control: &Control, puddle: &PuddleRecord) -> Option<(JournalOf, Roo
             Some((JournalOf::Objects, Rooted { at, root }))
         }
         // One that is pending is listed as it will be.
-        Role::Heap if !state.pending.contains_key(&puddle.uuid) => {
+        Role::Heap | Role::Metadata if !state.pending.contains_key(&puddle.uuid) => {
             let Rooted { at, root } = rooted(puddle, state.at_rest(puddle.pool))?;
             Some((JournalOf::Pools, Rooted { at: DATA_AT + at, root }))
         }

@@ -57,6 +57,7 @@
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
 use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::find;
 use crate::kernel::puddles::pending_job::Sealed;
@@ -72,7 +73,6 @@ use cenote_journal::Journal;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode};
 use cenote_sealed::{Patches, SealedError, Source, Verified, View};
@@ -96,11 +96,12 @@ impl Inner {
     pub(crate) fn add_sealed_puddle(
         &self,
         control: &mut Control,
-        (pool, index, size): (PoolId, u32, u64),
+        NewPuddle { pool, index, size, role }: NewPuddle,
         (name, mode, key): (&str, Mode, Option<&Keyring>),
         with: &[Record],
     ) -> Result<PuddleRecord, StoreError> {
-        let wanted = PuddleRecord { uuid: Uuid::NIL, pool, role: Role::Heap, index, addr: 0, size };
+        self.announce_role(control, role)?;
+        let wanted = PuddleRecord { uuid: Uuid::NIL, pool, role, index, addr: 0, size };
         let record = self.new_puddle_by(control, None, wanted, &|record| {
             let made = Protection::create(record.uuid, pages_of(record), mode, key);
             let made = made.map_err(|error| at_rest(name, SealedError::at_rest(name, error)))?;
@@ -188,13 +189,12 @@ impl Inner {
     pub(crate) fn take_sealed(
         &self,
         control: &mut Control,
-        (pool, name): (PoolId, &str),
-        (index, size): (u32, u64),
+        wanted: NewPuddle,
+        name: &str,
         sealed: &Sealed,
     ) -> Result<core::ptr::NonNull<Puddle>, StoreError> {
         let key = sealed.keys.own.as_ref();
-        let record =
-            self.add_sealed_puddle(control, (pool, index, size), (name, sealed.mode, key), &[])?;
+        let record = self.add_sealed_puddle(control, wanted, (name, sealed.mode, key), &[])?;
         let opened = self.open_sealed(control, name, record, (sealed.mode, key, Patches::new()));
         let shown = opened.and_then(|opened| {
             let puddle = self.own(control, record, MapMode::Tracked);
@@ -223,8 +223,8 @@ impl PoolHandle {
     /// be a bus error because a page fails its check.
     ///
     /// # Errors
-    /// [`StoreError::Sealed`] with the first page that is damaged; a range that is not in one
-    /// puddle of this pool.
+    /// [`StoreError::Sealed`] with the first page that is damaged; a page that cannot be read; a
+    /// range that is not in one puddle of this pool.
     ///
     /// # Safety
     /// No thread of this process, and no other process, stores there meanwhile.
@@ -243,7 +243,12 @@ impl PoolHandle {
             // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the
             // caller's alone, and settled.
             _ => unsafe {
-                let from = core::ptr::with_exposed_provenance::<u8>(addr as usize);
+                // A page may be lost, or be closed off beside metadata.
+                let start = addr as usize;
+                if let Some(at) = cenote_sys::peek::lost(start..start + bytes.len()) {
+                    return Err(self.unreadable(at as u64));
+                }
+                let from = core::ptr::with_exposed_provenance::<u8>(start);
                 core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
                 cenote_sys::bytes::settle(bytes.as_mut_ptr(), bytes.len());
             },

@@ -175,7 +175,7 @@ fn a_store_that_was_not_opened_to_serve_does_nothing_for_clients() {
             ("open", store.client_open(client, &owner, "a", Access::ReadWrite).is_ok()),
             ("members", store.client_members(client, pool).is_ok()),
             ("puddles", store.client_puddles(client, pool, 0, 9).is_ok()),
-            ("take", store.client_take(client, pool, 1 << 20).is_ok()),
+            ("take", store.client_take(client, pool, 1 << 20, Role::Heap).is_ok()),
             ("remove", store.client_remove(client, &owner, "a").is_ok()),
             ("primary", store.client_primary(client, &puddle).is_ok()),
             ("psync", store.client_psync(client, &[puddle.uuid], (&file(), 0)).is_ok()),

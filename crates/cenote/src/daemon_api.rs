@@ -196,8 +196,10 @@ impl DaemonApi for Client {
         pool: PoolId,
         index: u32,
         size: u64,
+        role: Role,
     ) -> core::result::Result<Granted, StoreError> {
-        self.puddle(&Request::TakePuddle { pool, index, size }, &pool.to_string())
+        let metadata = role == Role::Metadata;
+        self.puddle(&Request::TakePuddle { pool, index, size, metadata }, &pool.to_string())
     }
 
     fn log_puddle(&self, role: Role, size: u64) -> core::result::Result<Granted, StoreError> {

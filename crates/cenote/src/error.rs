@@ -116,6 +116,13 @@ pub enum Error {
         /// An address, or what the pointer says.
         place: String,
     },
+    /// No place for a [`HeapPtr`](crate::HeapPtr): it leads to a puddle that the store does not
+    /// have (any more), or behind its end; or the value's puddle has a number of more than 16 bits.
+    #[error("{place} is no place in this store that heap pointers lead to: was its pool removed?")]
+    NoPlace {
+        /// The pointer, or what it says.
+        place: String,
+    },
     /// A [`RelPtr`](crate::RelPtr) leads to values of its own pool only.
     #[error(
         "the value at {to:#x} is not in the pool of the pointer at {at:#x}: use a RegionPtr for \
@@ -312,6 +319,7 @@ impl Error {
             Self::WaitedLong { pool, .. } => of("WaitedLong", &[("pool", pool)]),
             Self::NotInTransaction { pool } => of("NotInTransaction", &[("pool", pool)]),
             Self::NoRegion { place } => of("NoRegion", &[("place", place)]),
+            Self::NoPlace { place } => of("NoPlace", &[("place", place)]),
             Self::OtherPool { at, to } => of("OtherPool", &[("at", at), ("to", to)]),
             Self::Modes { first, other } => of("Modes", &[("first", first), ("other", other)]),
             Self::OutOfBounds { index, len } => {

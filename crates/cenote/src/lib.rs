@@ -103,6 +103,7 @@ pub mod filter;
 mod frames;
 mod had;
 mod half_done;
+pub mod heap_ptr;
 pub mod holder;
 mod known;
 mod line;
@@ -168,6 +169,7 @@ pub use cenote_store::{
     RestoredPool, StoreInfo, UndecidedLogs, VerifiedPuddle, WindowPolicy,
 };
 pub use error::{Error, ReclaimRefused, Result};
+pub use heap_ptr::HeapPtr;
 pub use holder::{RegionPtr, RelPtr};
 pub use open_pool::Pool;
 pub use persist::Persist;

@@ -1,10 +1,13 @@
 //! What a [`View`](crate::View) and a transaction ([`Tx`](crate::Tx)) have in common: reading.
 
 use crate::error::{Error, Result};
+use crate::heap_ptr::HeapPtr;
 use crate::holder::RegionPtr;
 use crate::lost::{Faults, Lost};
 use crate::persist::{ArrayOf, Persist, TypeId};
 use crate::ptr::Ptr;
+use cenote_layout::pointer::RegionAddress;
+use cenote_medium::planted::{Bug, PointerBug, planted};
 
 pub(crate) mod sealed {
     use cenote_layout::pointer::RegionAddress;
@@ -93,8 +96,7 @@ pub trait Reader: sealed::Sealed {
     /// of the store or a later one, or further in than 64 MiB times 65,536 puddles.
     fn region_ptr<T: Persist>(&self, ptr: Ptr<T>) -> Result<RegionPtr<T>> {
         self.get(ptr)?;
-        let region =
-            self.region_of(ptr.addr()).and_then(cenote_layout::pointer::RegionAddress::encode);
+        let region = self.region_of(ptr.addr()).and_then(RegionAddress::encode);
         region
             .map(RegionPtr::new)
             .ok_or_else(|| Error::NoRegion { place: format!("{:#x}", ptr.addr()) })
@@ -114,6 +116,69 @@ pub trait Reader: sealed::Sealed {
             Some(addr) => Ok(unsafe { Ptr::from_addr(addr) }),
             None => Err(Error::NoRegion { place: format!("{ptr:?}") }),
         }
+    }
+
+    /// The heap pointer to a value of these pools: it stays right when the value's pool moves. See
+    /// [`HeapPtr`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Dangling`] if the value is not alive in the pools of this access;
+    /// [`crate::Error::NoPlace`] if its puddle is the 65,537th of its pool, or a later one.
+    fn heap_ptr<T: Persist>(&self, ptr: Ptr<T>) -> Result<HeapPtr<T>> {
+        self.get(ptr)?;
+        let words = self.region_of(ptr.addr()).and_then(RegionAddress::to_pair);
+        words.map(HeapPtr::new).ok_or_else(|| Error::NoPlace { place: format!("{ptr:?}") })
+    }
+
+    /// As [`Reader::heap_ptr`], of an address: any number, and any raw pointer as a number. Nothing
+    /// is read there before the check.
+    ///
+    /// # Errors
+    /// As [`Reader::heap_ptr`]: of the addresses of a value, only the first is one of it. The
+    /// address 0 has the null pointer.
+    fn heap_ptr_at<T: Persist>(&self, addr: u64) -> Result<HeapPtr<T>> {
+        // SAFETY: the pointer is followed only through accesses that check it.
+        match unsafe { Ptr::from_addr(addr) } {
+            Some(ptr) => self.heap_ptr(ptr),
+            None => Ok(HeapPtr::NULL),
+        }
+    }
+
+    /// The pointer to the value that a heap pointer leads to; `None` if that is null. As with
+    /// [`Reader::get`], there is a live value of this type in the pools of this access.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoPlace`] if the store has no such puddle (any more), or it ends before;
+    /// [`crate::Error::Dangling`] if no live value of this type begins there in the pools of this
+    /// access.
+    fn ptr_of<T: Persist>(&self, ptr: HeapPtr<T>) -> Result<Option<Ptr<T>>> {
+        if ptr.is_null() {
+            return Ok(None);
+        }
+        let addr = ptr.place().and_then(|place| self.region_address(&place));
+        // SAFETY: the pointer is followed only through accesses that check it.
+        let found = addr.and_then(|addr| unsafe { Ptr::from_addr(addr) });
+        let found = found.ok_or_else(|| Error::NoPlace { place: format!("{ptr:?}") })?;
+        if !planted(Bug::Pointer(PointerBug::HeapPtrUnchecked)) {
+            self.get(found)?;
+        }
+        Ok(Some(found))
+    }
+
+    /// Root `index` as a heap pointer; null if there is none.
+    ///
+    /// # Errors
+    /// As [`Reader::root_at`] and [`Reader::heap_ptr`].
+    fn heap_root_at<T: Persist>(&self, index: u16) -> Result<HeapPtr<T>> {
+        self.root_at(index)?.map_or(Ok(HeapPtr::NULL), |root| self.heap_ptr(root))
+    }
+
+    /// Root 0 as a heap pointer; null if there is none.
+    ///
+    /// # Errors
+    /// As [`Reader::heap_root_at`].
+    fn heap_root<T: Persist>(&self) -> Result<HeapPtr<T>> {
+        self.heap_root_at(0)
     }
 
     /// Root 0.

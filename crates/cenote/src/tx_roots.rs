@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::field;
+use crate::heap_ptr::HeapPtr;
 use crate::names::{
     self, CHAINS, DIRECTORY_ROOT, Directory, NAME_LEN_MAX, NameEntry, chain_field, chain_of,
     checked, directory, find,
@@ -33,6 +34,23 @@ impl<'p> Tx<'p> {
     /// As [`Tx::set_root_at`].
     pub fn set_root<T: Persist>(&mut self, root: Ptr<T>) -> Result<()> {
         self.set_root_at(0, Some(root))
+    }
+
+    /// As [`Tx::set_root_at`], of a heap pointer; null takes the root away.
+    ///
+    /// # Errors
+    /// As [`Tx::set_root_at`] and [`Reader::ptr_of`].
+    pub fn set_heap_root_at<T: Persist>(&mut self, index: u16, root: HeapPtr<T>) -> Result<()> {
+        let root = self.ptr_of(root)?;
+        self.set_root_at(index, root)
+    }
+
+    /// As [`Tx::set_heap_root_at`], of root 0.
+    ///
+    /// # Errors
+    /// As [`Tx::set_heap_root_at`].
+    pub fn set_heap_root<T: Persist>(&mut self, root: HeapPtr<T>) -> Result<()> {
+        self.set_heap_root_at(0, root)
     }
 
     /// Sets root `index` of a pool of choice.

@@ -15,6 +15,7 @@ mod damaged_values;
 mod derive;
 mod doubt;
 mod frontier;
+mod heap_ptrs;
 mod holders;
 mod hot_copies;
 mod joining_log;

@@ -7,8 +7,9 @@
 
 use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};
-use cenote_heap::{AllocError, BlockInfo, Cancelled, FreeError, RootError, Taking};
+use cenote_heap::{AllocError, BlockInfo, Cancelled, FreeError, PlaceError, RootError, Taking};
 use cenote_layout::heap::{RootEntry, RootSlot};
+use cenote_layout::pointer::RegionAddress;
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::counters;
 use cenote_store::LogLease;
@@ -53,6 +54,12 @@ impl Heap for Interrupting<'_> {
     }
     fn owner(&self, addr: u64) -> Option<BlockInfo> {
         self.heap.owner(addr)
+    }
+    fn place(&self, addr: u64) -> std::result::Result<RegionAddress, PlaceError> {
+        self.heap.place(addr)
+    }
+    fn address(&self, place: &RegionAddress) -> std::result::Result<u64, PlaceError> {
+        self.heap.address(place)
     }
     fn root(&self, index: u16) -> std::result::Result<RootEntry, RootError> {
         self.heap.root(index)

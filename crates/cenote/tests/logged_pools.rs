@@ -354,3 +354,29 @@ fn the_table_of_a_small_pool_grows() -> Result<()> {
     assert_eq!((report.stats.blocks, report.metadata.len()), (2000, 0), "{report:#?}");
     Ok(())
 }
+
+/// A program may ask for any bytes of a pool: those beside metadata are an error, and no fault.
+#[test]
+fn bytes_of_guard_pages_are_refused_and_all_others_can_be_read() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let pool = store.create_pool("list", &options())?;
+    push(&pool, 1)?;
+    let (mut refused, mut read) = (0, 0);
+    // SAFETY: it is asked for records alone.
+    let records = unsafe { store.as_raw() }.puddle_records();
+    for record in records.into_iter().filter(|record| record.pool == pool.id()) {
+        // Behind its header, which is of no pool.
+        for at in (record.addr + 4096..record.addr + record.size).step_by(4096) {
+            match pool.read_at(at, &mut [0; 4096]) {
+                Ok(()) => read += 1,
+                Err(Error::Store(_)) => refused += 1,
+                Err(error) => panic!("{at:#x}: {error}"),
+            }
+        }
+    }
+    // On both sides of the roots, and behind the sub-heap.
+    assert!(refused == 3 && read > 500, "{refused} {read}");
+    assert_sound(&pool, 1);
+    Ok(())
+}

@@ -87,7 +87,7 @@ impl MetricsPage {
 
     /// What the store holds.
     fn space(&mut self, shared: &Shared) {
-        const ROLES: [&str; 5] = ["heap", "log", "log_space", "object", "spare"];
+        const ROLES: [&str; 6] = ["heap", "log", "log_space", "object", "spare", "metadata"];
         let (mut count, mut bytes) = (ROLES.map(|role| (role, 0)), ROLES.map(|role| (role, 0)));
         for puddle in shared.store.puddle_records() {
             let role = match puddle.role {
@@ -96,6 +96,7 @@ impl MetricsPage {
                 Role::LogSpace => 2,
                 Role::Object => 3,
                 Role::Spare => 4,
+                Role::Metadata => 5,
             };
             count[role].1 += 1;
             bytes[role].1 += puddle.size;

@@ -46,7 +46,10 @@ pub(crate) fn answer(
             records.truncate(DESCRIPTORS_MAX);
             give(shared, records, writable, more)
         }
-        Request::TakePuddle { pool, index, size } => take(shared, session, (pool, index), size),
+        Request::TakePuddle { pool, index, size, metadata } => {
+            let role = if metadata { Role::Metadata } else { Role::Heap };
+            take(shared, session, (pool, index), (size, role))
+        }
         Request::LogSpace => {
             let record = store.client_log(client, Role::LogSpace, 0).map_err(refusal)?;
             give(shared, vec![record], true, false)
@@ -71,20 +74,22 @@ fn take(
     shared: &Shared,
     session: &Session,
     (pool, index): (PoolId, u32),
-    size: u64,
+    (size, role): (u64, Role),
 ) -> Result<Answer, Refusal> {
     let (store, client) = (&shared.store, session.client);
     settle(shared, client, pool);
     let (there, _) = store.client_puddles(client, pool, index, 1).map_err(refusal)?;
     let (record, ready) = match there.first() {
         // Its answer was lost.
-        Some(record) if record.index == index && record.size == size => (*record, None),
+        Some(record) if (record.index, record.size, record.role) == (index, size, role) => {
+            (*record, None)
+        }
         Some(_) => return Err(malformed("the pool has another puddle of that number")),
         None => {
             // Of the pool, any client that lets it grow.
             let owner = store.owner_of(pool).unwrap_or(session.uid);
             let spent = spend(shared, session, owner, size)?;
-            let taken = store.client_take(client, pool, size).map_err(refusal)?;
+            let taken = store.client_take(client, pool, size, role).map_err(refusal)?;
             spent.keep();
             taken
         }

@@ -251,7 +251,7 @@ fn primitives(
     times.turn(("new_puddle", "cenote"), turn / 10, || {
         index += 1;
         pause();
-        timed(|| raw.puddle(&Request::TakePuddle { pool, index, size: PUDDLE }))
+        timed(|| raw.puddle(&Request::TakePuddle { pool, index, size: PUDDLE, metadata: false }))
     })?;
     times.turn(("reg_log_space", "cenote"), turn / 4, || {
         let mut fresh = Raw::connect(socket)?;

@@ -16,10 +16,12 @@ use crate::allocator::Allocator;
 use crate::case::{Failure, POWER};
 use crate::figures::figure::{Body, Figure, Rows};
 use crate::filter::Filter;
+use crate::logged::Logged;
 use crate::place::Settings;
 use crate::runner::Row;
 use crate::traced::Traced;
 use cenote::{Durability, PoolOptions};
+use cenote_heap::logged::LoggedOptions;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
@@ -52,7 +54,8 @@ pub struct Victim {
 }
 
 /// Heaps of this project.
-const OURS: [Victim; 1] = [Victim { system: "cenote", open: traced }];
+const OURS: [Victim; 2] =
+    [Victim { system: "cenote", open: traced }, Victim { system: "logged", open: logged }];
 
 static OTHERS: OnceLock<&'static [Victim]> = OnceLock::new();
 
@@ -69,6 +72,12 @@ fn traced(directory: &Path) -> Result<Arc<dyn Allocator>, Failure> {
     let settings = Settings { directory: directory.to_owned(), ..Settings::default() };
     let options = PoolOptions { size_max: HEAP_BYTES, ..PoolOptions::default() };
     Ok(Traced::open_with(&settings, Durability::Power, &options)?)
+}
+
+fn logged(directory: &Path) -> Result<Arc<dyn Allocator>, Failure> {
+    let settings = Settings { directory: directory.to_owned(), ..Settings::default() };
+    let options = (&LoggedOptions::default(), HEAP_BYTES);
+    Ok(Logged::open_with(&settings, Durability::Power, options)?)
 }
 
 /// An attack: its row, the size of its blocks, what it stores before a block, and whether it does
@@ -256,6 +265,21 @@ mod tests {
         assert_eq!(ATTACKS[0].run(&heap), (512, 8));
         let heap = Believing::new(8 << 20);
         assert_eq!(ATTACKS[1].run(&heap), (3, 3));
+    }
+
+    #[test]
+    fn both_attacks_do_nothing_to_a_logged_heap() {
+        let settings = Settings::default();
+        for attack in ATTACKS {
+            let options = (&LoggedOptions::default(), 24 << 20);
+            let heap = Logged::open_with(&settings, Durability::Power, options).expect("a heap");
+            let (held, value) = attack.run(&*heap);
+            assert!(held > 2, "{}: {held} blocks", attack.row);
+            assert_eq!(value, 0, "{}", attack.row);
+            for (_, sub_heap) in heap.heap.sub_heaps() {
+                assert_eq!(sub_heap.check().damage, [], "{}", attack.row);
+            }
+        }
     }
 
     #[test]

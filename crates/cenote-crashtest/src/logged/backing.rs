@@ -1,6 +1,6 @@
 //! Files of a simulated medium as the backing of a logged heap: puddles of fixed sizes, in slots of
-//! a window. How many of them are taken a word of a file of its own says, as a store's catalog
-//! does.
+//! a window. How many of them are taken a word of a file of its own says, and a second one which of
+//! them are for metadata, as a store's catalog does.
 
 use super::text;
 use cenote_heap::{Backing, BackingError, Extent};
@@ -82,6 +82,40 @@ impl SimBacking {
         unsafe { &*with_exposed_provenance::<AtomicU64>(at as usize) }
     }
 
+    /// Bit for each puddle that is for metadata alone.
+    fn roles(&self) -> &AtomicU64 {
+        let at = self.base + self.sizes.len() as u64 * SLOT + 8;
+        // SAFETY: as `word`, of the second word.
+        unsafe { &*with_exposed_provenance::<AtomicU64>(at as usize) }
+    }
+
+    /// Durable before the number of puddles is.
+    fn set_role(&self, index: u64, metadata: bool) {
+        let before = self.roles().load(Ordering::Relaxed);
+        let after = before & !(1 << index) | u64::from(metadata) << index;
+        if after != before {
+            self.roles().store(after, Ordering::Release);
+            // SAFETY: a word of the mapped catalog.
+            unsafe { self.flush(core::ptr::from_ref(self.roles()).cast(), 8) };
+            self.fence();
+        }
+    }
+
+    fn take_for(&self, size: u64, metadata: bool) -> Result<Extent, BackingError> {
+        let taken = self.word().load(Ordering::Relaxed);
+        let bytes = self.sizes.iter().take(taken as usize).sum();
+        let limit = BackingError::Limit { requested: size, bytes, size_max: self.size_max() };
+        let next = self.sizes.get(taken as usize).copied();
+        let next = next.filter(|&next| next >= size).ok_or(limit)?;
+        self.set_role(taken, metadata);
+        self.word().store(taken + 1, Ordering::Release);
+        let at = core::ptr::from_ref(self.word()).cast();
+        // SAFETY: a word of the mapped catalog.
+        unsafe { self.flush(at, 8) };
+        self.fence();
+        Ok(Extent { index: taken as u32, addr: self.base + taken * SLOT, size: next })
+    }
+
     pub(super) fn sync(&self) -> Result<(), String> {
         let puddles = (0..self.sizes.len() as u64).map(name);
         for file in puddles.chain([CATALOG.to_owned()]) {
@@ -117,17 +151,15 @@ unsafe impl Backing for SimBacking {
     }
 
     fn take(&self, size: u64) -> Result<Extent, BackingError> {
-        let taken = self.word().load(Ordering::Relaxed);
-        let bytes = self.sizes.iter().take(taken as usize).sum();
-        let limit = BackingError::Limit { requested: size, bytes, size_max: self.size_max() };
-        let next = self.sizes.get(taken as usize).copied();
-        let next = next.filter(|&next| next >= size).ok_or(limit)?;
-        self.word().store(taken + 1, Ordering::Release);
-        let at = core::ptr::from_ref(self.word()).cast();
-        // SAFETY: a word of the mapped catalog.
-        unsafe { self.flush(at, 8) };
-        self.fence();
-        Ok(Extent { index: taken as u32, addr: self.base + taken * SLOT, size: next })
+        self.take_for(size, false)
+    }
+
+    fn take_for_metadata(&self, size: u64) -> Result<Extent, BackingError> {
+        self.take_for(size, true)
+    }
+
+    fn is_for_metadata(&self, extent: &Extent) -> Option<bool> {
+        Some(self.roles().load(Ordering::Relaxed) & 1 << extent.index != 0)
     }
 
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {

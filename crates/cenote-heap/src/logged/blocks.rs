@@ -9,12 +9,13 @@ use super::members::{LoggedHeap, SubHeapMember};
 use super::tickets::{CLEARED, TO_CLEAR, TO_SET};
 use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Mark, Taking};
-use crate::error::{AllocError, FreeError, RootError};
-use crate::heap::Heap;
+use crate::error::{AllocError, FreeError, PlaceError, RootError};
+use crate::heap::{Heap, address_on, place_on};
 use crate::roots;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::mark::ALLOCATED;
+use cenote_layout::pointer::RegionAddress;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::AtomicU64;
 
@@ -158,6 +159,14 @@ impl<G: Backing> Heap for LoggedHeap<G> {
 
     fn owner(&self, addr: u64) -> Option<BlockInfo> {
         LoggedHeap::owner(self, addr).ok().flatten()
+    }
+
+    fn place(&self, addr: u64) -> Result<RegionAddress, PlaceError> {
+        place_on(self, &self.backing, addr)
+    }
+
+    fn address(&self, place: &RegionAddress) -> Result<u64, PlaceError> {
+        address_on(self, &self.backing, place)
     }
 
     fn root(&self, index: u16) -> Result<RootEntry, RootError> {

@@ -10,12 +10,14 @@
 //! * A cell that is in no part reads as [`EMPTY`], which no structure is, and a store to one is
 //!   dropped: numbers of cells come from media.
 
+use super::data::Region;
 use crate::backing::Backing;
 use cenote_layout::logged::{
     CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, level_of, slots_of,
 };
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_protect::{Guards, Inside, Protection};
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::io;
@@ -89,11 +91,13 @@ impl Words {
         }
     }
 
-    /// Flushes everything, and fences.
-    pub(crate) fn settle<G: Backing>(&self, backing: &G) {
-        let start = self.base.as_ptr().cast::<u8>();
-        // SAFETY: the words are mapped.
-        unsafe { backing.flush(start, (self.count * WORD) as usize) };
+    /// Flushes ranges of bytes, and fences.
+    pub(crate) fn settle<G: Backing>(&self, ranges: &[Range<u64>], backing: &G) {
+        for range in ranges.iter().filter(|range| range.end <= self.count * WORD) {
+            let start = self.base.as_ptr().cast::<u8>().wrapping_add(range.start as usize);
+            // SAFETY: the words are mapped.
+            unsafe { backing.flush(start, (range.end - range.start) as usize) };
+        }
         backing.fence();
     }
 
@@ -153,6 +157,17 @@ struct Guarded {
     guards: Guards,
     /// How far from the first part stores into it go.
     distance: usize,
+    /// Whether further parts lie between guard pages.
+    has_pages: bool,
+}
+
+/// Guard pages of the first part.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GuardPages {
+    /// Those that are closed off.
+    pub(crate) pages: Vec<Range<usize>>,
+    /// Whether further parts have them too.
+    pub(crate) further: bool,
 }
 
 /// Where a word is stored that is read at `at`.
@@ -205,31 +220,47 @@ impl Metadata {
     /// From now on metadata are guarded, first the first part. No thread uses them yet.
     ///
     /// # Safety
-    /// As [`Guards::add`], of the first part; and all further stores are those of writers.
-    pub(crate) unsafe fn guard(&self, guards: Guards) -> io::Result<()> {
+    /// As [`Guards::add`], of the first part; and all further stores are those of writers. Nothing
+    /// uses the guard pages.
+    pub(crate) unsafe fn guard(&self, guards: Guards, beside: GuardPages) -> io::Result<()> {
         let first = self.words.base.as_ptr().expose_provenance();
         let len = self.geometry.metadata_len / PAGE_SIZE * PAGE_SIZE;
         // SAFETY: the caller's promise.
         let distance = unsafe { guards.add(first..first + len as usize) }?;
-        let _ = self.guarded.set(Guarded { guards, distance });
+        for pages in beside.pages {
+            // SAFETY: pages that nothing uses, by the caller's promise.
+            if unsafe { guards.close_off(pages) }.is_err() {
+                self.note_gap();
+            }
+        }
+        let _ = self.guarded.set(Guarded { guards, distance, has_pages: beside.further });
         Ok(())
     }
 
-    /// Guards levels that are not in the first part, if metadata are guarded: `len` bytes at
-    /// `addr`. No record is in them yet, or no thread uses them.
+    /// Guards levels that are not in the first part, if metadata are guarded. No record is in them
+    /// yet, or no thread uses them. `has_pages`: they lie between guard pages.
     ///
     /// # Safety
-    /// As [`Guards::add`].
+    /// As [`Guards::add`]; nothing uses the guard pages.
     pub(crate) unsafe fn guard_far(
         &self,
-        levels: core::ops::Range<u32>,
-        addr: u64,
-        len: u64,
+        levels: Range<u32>,
+        region: &Region,
+        has_pages: bool,
     ) -> io::Result<()> {
-        let Some(Guarded { guards, .. }) = self.guarded.get() else { return Ok(()) };
-        let end = addr + len / PAGE_SIZE * PAGE_SIZE;
+        let Some(guarded) = self.guarded.get() else { return Ok(()) };
+        let Guarded { guards, .. } = guarded;
+        let (addr, end) = (region.addr(), region.addr() + region.len / PAGE_SIZE * PAGE_SIZE);
         // SAFETY: the caller's promise.
         let distance = unsafe { guards.add(addr as usize..end as usize) }?;
+        if guarded.has_pages {
+            let missing = || io::Error::from(io::ErrorKind::InvalidData);
+            let pages = has_pages.then_some([region.page_before(), region.page_behind()]);
+            for page in pages.ok_or_else(missing)? {
+                // SAFETY: a page that nothing uses, by the caller's promise.
+                unsafe { guards.close_off(page) }?;
+            }
+        }
         for level in levels {
             if let Some(far) = self.far_distances.get(level as usize) {
                 far.store(distance, Ordering::Release);

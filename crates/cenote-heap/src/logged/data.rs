@@ -39,6 +39,35 @@ impl Region {
         Self { puddle: extent.index, base: extent.addr, from, len: extent.size - from }
     }
 
+    /// A range for metadata in a puddle that has nothing else, behind so many guard pages.
+    pub(crate) const fn for_metadata(extent: &Extent, len: u64, guards: u32) -> Self {
+        let from = header_space(extent.size) + guards as u64 * PAGE_SIZE;
+        Self { puddle: extent.index, base: extent.addr, from, len }
+    }
+
+    /// Bytes of a puddle that has room for metadata of `len` bytes, with their guard pages.
+    pub(crate) const fn puddle_len(len: u64, guards: u32) -> u64 {
+        header_space(len + SLOT_SIZE) + len + 2 * guards as u64 * PAGE_SIZE
+    }
+
+    /// The page before the range.
+    pub(crate) const fn page_before(&self) -> Range<usize> {
+        let end = self.addr() as usize;
+        end - PAGE_SIZE as usize..end
+    }
+
+    /// The page behind the range.
+    pub(crate) const fn page_behind(&self) -> Range<usize> {
+        let start = (self.addr() + self.len.next_multiple_of(PAGE_SIZE)) as usize;
+        start..start + PAGE_SIZE as usize
+    }
+
+    /// Whether it lies in its puddle as [`Region::for_metadata`] has it, with a page behind it.
+    pub(crate) const fn is_between_guards(&self, extent: &Extent) -> bool {
+        let end = self.from + self.len.next_multiple_of(PAGE_SIZE) + PAGE_SIZE;
+        self.from == header_space(extent.size) + PAGE_SIZE && end <= extent.size
+    }
+
     /// The range that an entry names.
     pub(crate) fn of(part: &PartEntry, extents: &[Extent]) -> Option<Self> {
         let extent = extents.iter().find(|extent| extent.index == part.puddle)?;

@@ -24,7 +24,7 @@ use super::data::Region;
 use super::error::{AllocRefused, LoggedError, SubHeapError};
 use super::make::SubHeapPlace;
 use super::members::{LoggedHeap, SubHeapMember, UNKNOWN, hang};
-use super::spares::PUDDLE_UNIT;
+use super::spares::{PUDDLE_UNIT, TakenFor};
 use super::state::SubHeap;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
@@ -88,17 +88,16 @@ impl<G: Backing> LoggedHeap<G> {
             return Ok(());
         }
         let first = self.backing.puddle_size().next_multiple_of(PUDDLE_UNIT);
-        let data = growth.take(&*self.backing, PUDDLE_UNIT, first)?;
+        let data = growth.take(&*self.backing, TakenFor::Data, (PUDDLE_UNIT, first))?;
         let metadata = match self.root.room(number) {
             Some(region) => region,
             None => {
-                let len = self.root.metadata_len();
-                let size = (header_space(len + SLOT_SIZE) + len).next_multiple_of(PUDDLE_UNIT);
+                let (len, guards) = (self.root.metadata_len(), self.root.guards);
+                let size = Region::puddle_len(len, guards).next_multiple_of(PUDDLE_UNIT);
                 let used = growth.use_up(data.index);
-                let taken = growth.take(&*self.backing, size, size);
+                let taken = growth.take(&*self.backing, TakenFor::Metadata, (size, size));
                 growth.give_back(used);
-                let region = Region::body(&taken?);
-                Region { len, ..region }
+                Region::for_metadata(&taken?, len, guards)
             }
         };
         let word =
@@ -126,7 +125,7 @@ impl<G: Backing> LoggedHeap<G> {
             self.root.name(number, bits, &*self.backing);
         }
         reach(Step::SubHeapNamed);
-        self.adopt(&mut growth, (number, metadata.puddle), heap).map_err(|error| match error {
+        self.adopt(&mut growth, (number, metadata), heap).map_err(|error| match error {
             LoggedError::Backing(error) => AllocRefused::Backing(error),
             _ => AllocRefused::TableFull,
         })
@@ -205,7 +204,7 @@ impl<G: Backing> LoggedHeap<G> {
         let more = if before < DOUBLING { before } else { before / 4 };
         let wanted = more.next_multiple_of(SLOT_SIZE).max(self.backing.puddle_size());
         let least = puddle_for(class);
-        let extent = growth.take(&*self.backing, least, wanted.max(least))?;
+        let extent = growth.take(&*self.backing, TakenFor::Data, (least, wanted.max(least)))?;
         // Before another thread can get a block there, and free it.
         self.mark(&extent, Some(number));
         // SAFETY: a puddle of the pool, mapped, that no sub-heap names; its body is of the data of
@@ -224,13 +223,13 @@ impl<G: Backing> LoggedHeap<G> {
             return Ok(());
         }
         let (first, count, len) = before;
-        let size = (header_space(len + SLOT_SIZE) + len).next_multiple_of(PUDDLE_UNIT);
-        let extent = growth.take(&*self.backing, size, size)?;
-        let region = Region { len, ..Region::body(&extent) };
+        let size = Region::puddle_len(len, self.root.guards).next_multiple_of(PUDDLE_UNIT);
+        let extent = growth.take(&*self.backing, TakenFor::Metadata, (size, size))?;
+        let region = Region::for_metadata(&extent, len, self.root.guards);
         // SAFETY: a range of a puddle of the pool, mapped, that no sub-heap names.
         unsafe {
             zero(region.addr(), region.len, &*self.backing);
-            member.heap.add_levels(&region, (first, count))?;
+            member.heap.add_levels(&region, &extent, (first, count))?;
         }
         growth.use_up(extent.index);
         self.mark(&extent, None);

@@ -44,7 +44,7 @@ impl<G: Backing> LoggedHeap<G> {
         let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size });
         let made = geometry.and_then(|geometry| {
             // SAFETY: the root puddle is mapped, and this heap has claimed it.
-            unsafe { HeapRoot::make(&backing, root, geometry) }
+            unsafe { HeapRoot::make(&backing, root, (geometry, options.guards.min(1))) }
         });
         let extents = backing.extents();
         Self::with(backing, made, root, options, extents)
@@ -84,7 +84,7 @@ impl<G: Backing> LoggedHeap<G> {
         let opened = unsafe {
             match HeapRoot::is_unmade(root) {
                 Ok(true) if extents.len() == 1 && is_writable => {
-                    HeapRoot::make(&backing, root, geometry)
+                    HeapRoot::make(&backing, root, (geometry, options.guards.min(1)))
                 }
                 Ok(true) if extents.len() == 1 => HeapRoot::unmade(root, geometry),
                 _ => HeapRoot::open(&backing, root),
@@ -128,7 +128,7 @@ impl<G: Backing> LoggedHeap<G> {
         let count = if options.sub_heaps == 0 { cpus } else { options.sub_heaps };
         let homes = (0..count.clamp(1, SUB_HEAPS_MAX)).map(|_| AtomicU32::new(UNKNOWN)).collect();
         let members = (0..SUB_HEAPS_MAX).map(|_| OnceLock::new()).collect();
-        let growth = Mutex::new(Growth::new(extents));
+        let growth = Mutex::new(Growth::new(extents, root.guards > 0));
         let (cpu, has_nodes) = (options.cpu, numa::nodes() > 1);
         let protection = match backing.is_writable() {
             true => options.protection.within(backing.can_map_twice()),
@@ -150,8 +150,10 @@ impl<G: Backing> LoggedHeap<G> {
             let from = u64::from(word.page) * PAGE_SIZE;
             let len = self.root.metadata_len();
             let extent = extents.iter().find(|extent| extent.index == word.puddle);
-            let extent = extent.filter(|extent| from + len <= extent.size).ok_or(damaged)?;
-            let region = Region { puddle: word.puddle, base: extent.addr, from, len };
+            let region_in =
+                |extent: &Extent| Region { puddle: word.puddle, base: extent.addr, from, len };
+            let fits = |extent: &&Extent| self.root.is_place(number, &region_in(extent), extent);
+            let region = region_in(extent.filter(fits).ok_or(damaged)?);
             let backing = Arc::clone(&self.backing);
             // SAFETY: the pool is claimed for this heap, all its puddles are mapped, and each
             // sub-heap is opened once; that parts do not overlap, `adopt` looks at before any is
@@ -160,7 +162,7 @@ impl<G: Backing> LoggedHeap<G> {
                 unsafe { SubHeap::attach(backing, &region, extents, Some(number)) }
                     .map_err(|source| LoggedError::SubHeap { number, source })?;
             recovered.undone |= undone;
-            self.adopt(&mut self.growth(), (number, word.puddle), heap)?;
+            self.adopt(&mut self.growth(), (number, region), heap)?;
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 //! Locks: a sub-heap's, and the growth lock. A thread holds one sub-heap's lock at a time, and may
 //! take it while it has the growth lock, not the other way round.
 
+use super::cells::GuardPages;
+use super::data::Region;
 use super::error::{FreeRefused, LoggedError};
 use super::root::HeapRoot;
 use super::spares::Growth;
@@ -28,6 +30,9 @@ pub struct LoggedOptions {
     pub tickets: u32,
     /// Levels of the table in the first part of a sub-heap's metadata; of a heap that is made.
     pub levels: u32,
+    /// Pages on both sides of metadata that are never used, 0 or 1; of a heap that is made. Earlier
+    /// builds made heaps without.
+    pub guards: u32,
     /// Tells the number of the CPU that a thread runs on.
     pub cpu: fn() -> u32,
     /// How metadata are protected against stray stores, as far as that can be had here.
@@ -38,7 +43,7 @@ impl Default for LoggedOptions {
     fn default() -> Self {
         let protection = Protection::default();
         let cpu = cpu_number::current;
-        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, cpu, protection }
+        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, guards: 1, cpu, protection }
     }
 }
 
@@ -102,21 +107,38 @@ impl<G: Backing> LoggedHeap<G> {
     pub(crate) fn adopt(
         &self,
         growth: &mut Growth,
-        (number, metadata): (u32, u32),
+        (number, metadata): (u32, Region),
         heap: SubHeap<Arc<G>>,
     ) -> Result<(), LoggedError> {
-        let of_metadata = (metadata != 0).then_some((metadata, false));
+        let of_metadata = (metadata.puddle != 0).then_some((metadata.puddle, false));
         for (puddle, is_data) in of_metadata.into_iter().chain(heap.puddles()) {
             let extent = growth.use_up(puddle).ok_or(LoggedError::Puddle { number, puddle })?;
+            let role = self.backing.is_for_metadata(&extent).filter(|_| self.root.guards > 0);
+            if role.is_some_and(|is_metadata| is_metadata == is_data) {
+                return Err(LoggedError::Puddle { number, puddle });
+            }
             self.mark(&extent, is_data.then_some(number));
         }
         // SAFETY: its metadata are mapped as long as the heap lives, which ends the guards before
         // its backing, and each part lies in one puddle; all stores are those of writers.
-        unsafe { heap.guard(self.protection, &self.what) };
+        unsafe { heap.guard(self.protection, &self.what, self.pages_beside(&metadata)) };
         if let Some(place) = self.members.get(number as usize) {
             let _ = place.set(SubHeapMember::new(heap));
         }
         Ok(())
+    }
+
+    /// The guard pages of the first part of a sub-heap's metadata. In the root puddle, that before
+    /// it is the root's, or the one behind another sub-heap's.
+    fn pages_beside(&self, metadata: &Region) -> GuardPages {
+        if self.root.guards == 0 {
+            return GuardPages::default();
+        }
+        let mut pages = vec![metadata.page_behind()];
+        if metadata.puddle != 0 {
+            pages.push(metadata.page_before());
+        }
+        GuardPages { pages, further: true }
     }
 
     /// Hangs on a puddle whose it is.

@@ -15,7 +15,7 @@
 //! before it, and a block and its buddy lie in one part.
 
 use super::buddy::cover;
-use super::cells::Metadata;
+use super::cells::{GuardPages, Metadata};
 use super::data::{DataPart, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::state::{SubHeap, SubHeapState};
@@ -56,10 +56,10 @@ impl<G: Backing> SubHeap<G> {
     /// Guards all metadata from now on, where that can be had. No thread uses the sub-heap yet.
     ///
     /// # Safety
-    /// As [`cenote_protect::Guards::add`], of all parts of the metadata.
-    pub(crate) unsafe fn guard(&self, protection: Protection, what: &str) {
+    /// As [`cenote_protect::Guards::add`], of all parts of the metadata; nothing uses guard pages.
+    pub(crate) unsafe fn guard(&self, protection: Protection, what: &str, beside: GuardPages) {
         // SAFETY: the caller's promise.
-        if unsafe { self.meta.guard(Guards::new(protection, what)) }.is_ok() {
+        if unsafe { self.meta.guard(Guards::new(protection, what), beside) }.is_ok() {
             self.learn_levels(&self.backing.extents());
         }
     }
@@ -68,8 +68,11 @@ impl<G: Backing> SubHeap<G> {
         let Some(region) = Region::of(part, extents).filter(|_| !part.is_data()) else { return };
         let (first, count) = part.levels();
         let mut at = region.addr();
-        // SAFETY: a part of the sub-heap, in one puddle, as below; all stores are those of writers.
-        let guarded = unsafe { self.meta.guard_far(first..first + count, at, region.len) };
+        let extent = extents.iter().find(|extent| extent.index == region.puddle);
+        let has_pages = extent.is_some_and(|extent| region.is_between_guards(extent));
+        // SAFETY: a part of the sub-heap, in one puddle that has nothing else; all stores are those
+        // of writers.
+        let guarded = unsafe { self.meta.guard_far(first..first + count, &region, has_pages) };
         if guarded.is_err() {
             self.meta.note_gap();
         }
@@ -184,6 +187,7 @@ impl<G: Backing> SubHeap<G> {
     pub(crate) unsafe fn add_levels(
         &self,
         region: &Region,
+        extent: &Extent,
         (first, count): (u32, u32),
     ) -> Result<(), AllocRefused> {
         let mut state = self.lock();
@@ -196,9 +200,7 @@ impl<G: Backing> SubHeap<G> {
         self.change(&mut state, |plan| plan.change.write(plan.meta, PartEntry::cell(index), &part))
             .map_err(Fault::damage)?;
         state.parts += 1;
-        let extent =
-            Extent { index: region.puddle, addr: region.base, size: region.from + region.len };
-        self.place_levels(&part, &[extent]);
+        self.place_levels(&part, core::slice::from_ref(extent));
         Ok(())
     }
 
@@ -216,4 +218,4 @@ impl<G: Backing> SubHeap<G> {
 }
 
 /// Levels are added until a part of them has so many bytes.
-const LEVELS_PART_LEN: u64 = 48 << 10;
+const LEVELS_PART_LEN: u64 = 24 << 10;

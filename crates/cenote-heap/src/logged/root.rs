@@ -30,6 +30,8 @@ pub(crate) struct HeapRoot {
     guarded: Option<(Guards, usize)>,
     /// How sub-heaps are laid out.
     pub(crate) geometry: SubHeapGeometry,
+    /// Pages on each side of metadata that are never used.
+    pub(crate) guards: u32,
 }
 
 /// Where the header lies.
@@ -60,7 +62,7 @@ impl HeapRoot {
     pub(crate) unsafe fn make<G: Backing>(
         backing: &G,
         extent: Extent,
-        geometry: SubHeapGeometry,
+        (geometry, guards): (SubHeapGeometry, u32),
     ) -> Result<Self, LoggedError> {
         // SAFETY: the caller's promise is the same.
         let words = unsafe { words(&extent) }?;
@@ -69,14 +71,14 @@ impl HeapRoot {
         }
         // SAFETY: the puddle has no heap, and only this one uses it.
         unsafe { zero(start(&extent), LoggedHeader::SUB_HEAPS, backing) };
-        let header = LoggedHeader::new(&geometry);
+        let header = LoggedHeader::new(&geometry, guards);
         for (i, word) in (0u64..).zip(words_of(header.as_bytes())) {
             if word != 0 {
                 words.store_flushed(i * 8, word, backing);
             }
         }
         backing.fence();
-        Ok(Self { words, extent, guarded: None, geometry })
+        Ok(Self { words, extent, guarded: None, geometry, guards })
     }
 
     /// A heap that is to be read, and that no program has made yet.
@@ -89,7 +91,7 @@ impl HeapRoot {
     ) -> Result<Self, LoggedError> {
         // SAFETY: the caller's promise is the same.
         let words = unsafe { words(&extent) }?;
-        Ok(Self { words, extent, guarded: None, geometry })
+        Ok(Self { words, extent, guarded: None, geometry, guards: 1 })
     }
 
     /// Whether no program has made a heap in a root puddle, or one died before that was done: the
@@ -116,8 +118,11 @@ impl HeapRoot {
         let words = unsafe { words(&extent) }?;
         let header = read(&words)?;
         let geometry = header.geometry().ok_or(LoggedError::RootSize { size: extent.size })?;
-        words.settle(backing);
-        Ok(Self { words, extent, guarded: None, geometry })
+        let guards = header.guards;
+        let roots = LoggedHeader::roots_at(guards)
+            ..LoggedHeader::roots_at(guards) + LoggedHeader::ROOTS_LEN;
+        words.settle(&[0..LoggedHeader::WORDS_END, roots], backing);
+        Ok(Self { words, extent, guarded: None, geometry, guards })
     }
 
     /// Where sub-heap `number` has its word.
@@ -137,7 +142,8 @@ impl HeapRoot {
 
     /// Where root `index` lies.
     pub(crate) fn slot(&self, index: u16) -> Option<NonNull<RootSlot>> {
-        let at = LoggedHeader::ROOTS + u64::from(index) * size_of::<RootSlot>() as u64;
+        let roots = LoggedHeader::roots_at(self.guards);
+        let at = roots + u64::from(index) * size_of::<RootSlot>() as u64;
         let inside = u64::from(index) < ROOT_COUNT;
         inside.then(|| self.words.pointer(at)).flatten().map(NonNull::cast)
     }
@@ -152,16 +158,27 @@ impl HeapRoot {
         backing.fence();
     }
 
-    /// Guards header and words from now on, where that can be had.
+    /// Guards header and words from now on, where that can be had, and closes the pages on both
+    /// sides of the roots off: none of their neighbours can be reached from there.
     ///
     /// # Safety
     /// As [`Guards::add`], of the root puddle.
     pub(crate) unsafe fn guard(&mut self, protection: Protection, what: &str) {
         let guards = Guards::new(protection, what);
         let start = start(&self.extent) as usize;
-        // SAFETY: the caller's promise; behind the header and the words are the roots.
-        let added = unsafe { guards.add(start..start + LoggedHeader::ROOTS as usize) };
-        self.guarded = added.ok().map(|distance| (guards, distance));
+        // SAFETY: the caller's promise; behind the header and the words lies a guard page, or the
+        // roots.
+        let added = unsafe { guards.add(start..start + LoggedHeader::WORDS_END as usize) };
+        let Ok(distance) = added else { return };
+        let ends = [LoggedHeader::roots_at(1), LoggedHeader::sub_heaps_at(1)];
+        for end in ends.into_iter().filter(|_| self.guards > 0) {
+            let end = start + end as usize;
+            // SAFETY: a page that nothing uses, by the header.
+            if unsafe { guards.close_off(end - PAGE_SIZE as usize..end) }.is_err() {
+                return;
+            }
+        }
+        self.guarded = Some((guards, distance));
     }
 
     /// Ends the guards: the puddle is used no more.
@@ -176,16 +193,21 @@ impl HeapRoot {
 
     /// Where the metadata of sub-heap `number` begin, if there is room in the root puddle.
     pub(crate) fn room(&self, number: u32) -> Option<Region> {
-        let len = self.metadata_len();
-        let from =
-            header_space(self.extent.size) + LoggedHeader::SUB_HEAPS + u64::from(number) * len;
+        let (len, page) = (self.metadata_len(), u64::from(self.guards) * PAGE_SIZE);
+        let first = header_space(self.extent.size) + LoggedHeader::sub_heaps_at(self.guards);
+        let from = first + u64::from(number) * (len + page);
         let (puddle, base) = (self.extent.index, self.extent.addr);
-        (number < SUB_HEAPS_MAX && from + len <= self.extent.size).then_some(Region {
-            puddle,
-            base,
-            from,
-            len,
-        })
+        let has_room = number < SUB_HEAPS_MAX && from + len + page <= self.extent.size;
+        has_room.then_some(Region { puddle, base, from, len })
+    }
+
+    /// Whether metadata of sub-heap `number` may lie there: as this heap places them.
+    pub(crate) fn is_place(&self, number: u32, region: &Region, extent: &Extent) -> bool {
+        match extent.index == self.extent.index {
+            _ if self.guards == 0 => region.from + region.len <= extent.size,
+            true => self.room(number) == Some(*region),
+            false => region.is_between_guards(extent),
+        }
     }
 
     /// Bytes of the first part of a sub-heap's metadata: whole pages.

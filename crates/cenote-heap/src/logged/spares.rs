@@ -16,14 +16,23 @@ pub(crate) struct Growth {
     spares: Vec<Extent>,
     /// Bytes of all puddles.
     bytes: u64,
+    /// Whether metadata have puddles of their own role.
+    apart: bool,
+}
+
+/// What a puddle is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenFor {
+    Data,
+    Metadata,
 }
 
 impl Growth {
     /// `extents` are all puddles, the root puddle first.
-    pub(crate) fn new(mut extents: Vec<Extent>) -> Self {
+    pub(crate) fn new(mut extents: Vec<Extent>, apart: bool) -> Self {
         let bytes = extents.iter().map(|extent| extent.size).sum();
         extents.retain(|extent| extent.index != 0);
-        Self { spares: extents, bytes }
+        Self { spares: extents, bytes, apart }
     }
 
     /// A sub-heap names a puddle; `None`: another one does, or there is none.
@@ -37,16 +46,23 @@ impl Growth {
         self.spares.extend(puddle);
     }
 
-    /// A puddle of at least `least` bytes: one that a crash left, or a new one of `size` bytes, or
-    /// of fewer if the pool may have no more.
+    /// A puddle of at least `least` bytes for that: one that a crash left, or a new one of `size`
+    /// bytes, or of fewer if the pool may have no more.
     pub(crate) fn take<G: Backing>(
         &mut self,
         backing: &G,
-        least: u64,
-        size: u64,
+        what: TakenFor,
+        (least, size): (u64, u64),
     ) -> Result<Extent, BackingError> {
+        let is_metadata = self.apart && what == TakenFor::Metadata;
         let fitting = |extent: &&Extent| {
-            extent.size >= least && !planted(Bug::Logged(LoggedBug::SparesForgotten))
+            extent.size >= least
+                && backing.is_for_metadata(extent).is_none_or(|is| is == is_metadata)
+                && !planted(Bug::Logged(LoggedBug::SparesForgotten))
+        };
+        let take = |size| match is_metadata {
+            true => backing.take_for_metadata(size),
+            false => backing.take(size),
         };
         let spare = self.spares.iter().filter(fitting).min_by_key(|extent| extent.size).copied();
         if let Some(spare) = spare {
@@ -54,10 +70,10 @@ impl Growth {
         }
         let left = backing.size_max().saturating_sub(self.bytes) / PUDDLE_UNIT * PUDDLE_UNIT;
         let size = size.min(left).max(least);
-        let taken = backing.take(size);
+        let taken = take(size);
         let extent = match taken {
             // A full disk may still have room for less.
-            Err(_) if least < size => backing.take(least)?,
+            Err(_) if least < size => take(least)?,
             taken => taken?,
         };
         reach(Step::PartTaken);

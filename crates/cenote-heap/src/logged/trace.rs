@@ -247,7 +247,8 @@ impl<'a, G: Backing> Walk<'a, G> {
             }
             record.for_each_pointer(&copy, &mut |offset, field| {
                 let word = word_at(&copy, offset) & !field.tag_mask;
-                self.follow_word(base + offset as u64, word, field);
+                let pair = [word, word_at(&copy, offset + 8)];
+                self.follow_pair(base + offset as u64, pair, field);
             });
             at += step;
         }
@@ -266,7 +267,8 @@ impl<'a, G: Backing> Walk<'a, G> {
                 return;
             }
             for offset in (0..copy.len()).step_by(8) {
-                self.follow_perhaps(base + offset as u64, word_at(&copy, offset));
+                let pair = [word_at(&copy, offset), word_at(&copy, offset + 8)];
+                self.follow_perhaps(base + offset as u64, pair);
             }
         }
     }
@@ -279,8 +281,9 @@ impl<'a, G: Backing> Walk<'a, G> {
         read
     }
 
-    /// Follows a word that is a pointer of a known kind.
-    fn follow_word(&mut self, at: u64, word: u64, field: &PointerField) {
+    /// Follows a word that is a pointer of a known kind, or the first of its two.
+    fn follow_pair(&mut self, at: u64, pair: [u64; 2], field: &PointerField) {
+        let word = pair[0];
         if word == 0 {
             return;
         }
@@ -292,7 +295,11 @@ impl<'a, G: Backing> Walk<'a, G> {
                 Some(region) => (self.heap.backing.region(&region), Fault::Outside),
                 None => (None, Fault::Malformed),
             },
-            _ => return self.follow_perhaps(at, word),
+            PointerKind::HEAP => match RegionAddress::from_pair(pair) {
+                Some(place) => (self.heap.backing.region(&place), Fault::Outside),
+                None => (None, Fault::Malformed),
+            },
+            _ => return self.follow_perhaps(at, pair),
         };
         match to {
             Some(to) => self.follow(Pointer { at, to, target, known }),
@@ -300,13 +307,16 @@ impl<'a, G: Backing> Walk<'a, G> {
         }
     }
 
-    /// Follows a word that may be a pointer of any kind, or none.
-    fn follow_perhaps(&mut self, at: u64, word: u64) {
+    /// Follows a word that may be a pointer of any kind, or none, by the one behind it too.
+    fn follow_perhaps(&mut self, at: u64, pair: [u64; 2]) {
+        let word = pair[0];
         let to = match word >> 48 {
             0 if word == 0 => None,
             0 => Some(word),
-            _ => decode_relative(at, word)
-                .or_else(|| self.heap.backing.region(&RegionAddress::decode(word)?)),
+            _ => decode_relative(at, word).or_else(|| {
+                let region = RegionAddress::decode(word).or(RegionAddress::from_pair(pair));
+                self.heap.backing.region(&region?)
+            }),
         };
         if let Some(to) = to {
             self.follow(Pointer { at, to, target: TypeId::UNTYPED, known: false });

@@ -14,12 +14,13 @@ use super::slow::Slow;
 use super::state::{IDLE_WORDS, TracedHeap, next_number};
 use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
-use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError};
-use crate::heap::{Heap, Trace};
+use crate::error::{AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError};
+use crate::heap::{Heap, Trace, address_on, place_on};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{RootEntry, RootSlot, mark};
 use cenote_layout::id::TypeId;
+use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -181,6 +182,14 @@ impl<G: Backing> Heap for TracedHeap<G> {
             }
             _ => None,
         }
+    }
+
+    fn place(&self, addr: u64) -> Result<RegionAddress, PlaceError> {
+        place_on(self, &self.backing, addr)
+    }
+
+    fn address(&self, place: &RegionAddress) -> Result<u64, PlaceError> {
+        address_on(self, &self.backing, place)
     }
 
     fn root(&self, index: u16) -> Result<RootEntry, RootError> {

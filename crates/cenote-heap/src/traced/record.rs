@@ -10,7 +10,7 @@
 //! | the change is in | copied |
 //! | --- | --- |
 //! | a block of the snapshot | once, as above |
-//! | a puddle that is not adopted yet: where blocks begin is not known | the range, each time |
+//! | a puddle that is not adopted yet | the range, each time, and a word to either side |
 //! | a block or a puddle that is newer than the snapshot | nothing |
 //! | a root | nothing: roots were copied when recording began |
 //!
@@ -24,6 +24,7 @@ use super::superblock::PuddleHeap;
 use super::trace::{Content, Marking, Old, TraceRoot, content_of};
 use crate::backing::Extent;
 use crate::class::{blocks_per_superblock, class_size};
+use crate::copied::load;
 use crate::trace::Types;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
@@ -31,6 +32,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_sys::bytes::load_word;
 use cenote_sys::fork_guard;
 use cenote_sys::process_lock::ProcessLock;
+use core::ops::Range;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -370,7 +372,7 @@ impl Recorder {
         }
         let mut state = self.lock();
         let RecordingState { puddles, kinds, .. } = &mut *state;
-        let mut ranges = Vec::new();
+        let (mut ranges, mut unknown) = (Vec::new(), Vec::new());
         // Puddles that begin before the end of the range; the last one first.
         for (&base, known) in puddles.range_mut(..end).rev() {
             let (from, to) = (start.max(base), end.min(base + known.size));
@@ -379,11 +381,14 @@ impl Recorder {
             }
             match &mut known.snapshot {
                 Some(snapshot) => snapshot.change(from, to, kinds, &mut ranges),
-                None => ranges.push((from & !7, to.next_multiple_of(8))),
+                None => unknown.push((from & !7, to.next_multiple_of(8), base..base + known.size)),
             }
         }
         // SAFETY: blocks and roots of puddles that are mapped, and words of the caller's range.
-        unsafe { state.keep(&ranges) };
+        unsafe {
+            state.keep(&ranges);
+            unknown.into_iter().for_each(|(from, to, puddle)| state.keep_range(from, to, puddle));
+        }
     }
 
     /// The allocated block that begins at `addr` is about to be freed.
@@ -426,24 +431,36 @@ impl RecordingState {
     /// The ranges are readable; they begin and end at multiples of 8.
     unsafe fn keep(&mut self, ranges: &[(u64, u64)]) {
         for &(from, to) in ranges {
-            self.made += 1;
-            if self.overrun {
-                return;
-            }
-            let word = |addr: u64| {
-                // SAFETY: an aligned word of a range that is readable, padding or not; what another
-                // thread may write meanwhile is a word.
-                unsafe { load_word(with_exposed_provenance(addr as usize)) }
-            };
-            let bytes: Box<[u8]> =
-                (from..to).step_by(8).flat_map(|addr| word(addr).to_le_bytes()).collect();
-            self.old_bytes += to - from;
-            self.old.push_back(Old { addr: from, bytes });
-            if self.old_bytes > OLD_BYTES_MAX {
-                self.overrun = true;
-                self.old = VecDeque::new();
-                self.old_bytes = 0;
-            }
+            // SAFETY: the caller's.
+            unsafe { self.keep_range(from, to, 0..0) };
+        }
+    }
+
+    /// Copies a range, and the words around it that lie in `puddle`: of a pointer of two words,
+    /// perhaps one alone is changed.
+    ///
+    /// # Safety
+    /// The range is readable; it begins and ends at multiples of 8. The puddle is mapped.
+    unsafe fn keep_range(&mut self, from: u64, to: u64, puddle: Range<u64>) {
+        self.made += 1;
+        if self.overrun {
+            return;
+        }
+        let word = |addr: u64| {
+            // SAFETY: an aligned word of a range that is readable, padding or not; what another
+            // thread may write meanwhile is a word.
+            unsafe { load_word(with_exposed_provenance(addr as usize)) }
+        };
+        let bytes: Box<[u8]> =
+            (from..to).step_by(8).flat_map(|addr| word(addr).to_le_bytes()).collect();
+        let around = [from.wrapping_sub(8), to]
+            .map(|addr| if puddle.contains(&addr) { load(addr) } else { None });
+        self.old_bytes += to - from;
+        self.old.push_back(Old { addr: from, bytes, around });
+        if self.old_bytes > OLD_BYTES_MAX {
+            self.overrun = true;
+            self.old = VecDeque::new();
+            self.old_bytes = 0;
         }
     }
 }

@@ -1,8 +1,11 @@
 //! What a pool's root puddle says of its logged heap: how sub-heaps are laid out, and where.
 //!
 //! ```text
-//! | header, 4,096 | words of sub-heaps, 4,096 | roots, 16,384 | metadata of the first sub-heaps |
+//! | header, 4,096 | words, 4,096 | guard | roots, 16,384 | guard | of sub-heap 0 | guard | ...
 //! ```
+//!
+//! A *guard* is a page that is never used ([`LoggedHeader::guards`]): a program that has the heap
+//! open has no access to it. Behind the roots lie metadata of the first sub-heaps.
 //!
 //! Invariant: a sub-heap exists when its word names it. Everything in the root puddle is metadata.
 
@@ -30,32 +33,53 @@ pub struct LoggedHeader {
     pub levels: u32,
     /// Tickets of each sub-heap.
     pub tickets: u32,
+    /// Pages on both sides of metadata that are never used: 1, or 0 in a heap of an earlier build.
+    /// With 1, all other metadata are alone in puddles of [`crate::puddle::Role::Metadata`].
+    pub guards: u32,
     /// Zero.
-    pub reserved: [u8; 4036],
+    pub reserved: [u8; 4032],
 }
 
 const _: () = assert!(size_of::<LoggedHeader>() as u64 == PAGE_SIZE);
 const _: () = assert!(offset_of!(LoggedHeader, lanes) == 48);
 const _: () = assert!(offset_of!(LoggedHeader, levels) == 52);
 const _: () = assert!(offset_of!(LoggedHeader, tickets) == 56);
+const _: () = assert!(offset_of!(LoggedHeader, guards) == 60);
 
 impl LoggedHeader {
     /// From the header to the words of sub-heaps.
     pub const WORDS: u64 = PAGE_SIZE;
-    /// From the header to the roots.
-    pub const ROOTS: u64 = 2 * PAGE_SIZE;
-    /// From the header to the metadata of sub-heaps.
-    pub const SUB_HEAPS: u64 = Self::ROOTS + ROOT_COUNT * size_of::<RootEntry>() as u64;
+    /// From the header to the end of the words.
+    pub const WORDS_END: u64 = 2 * PAGE_SIZE;
+    /// From the header to the roots, in a heap that is made now.
+    pub const ROOTS: u64 = Self::roots_at(1);
+    /// Bytes of the roots.
+    pub const ROOTS_LEN: u64 = ROOT_COUNT * size_of::<RootEntry>() as u64;
+    /// From the header to the metadata of sub-heaps, in a heap that is made now.
+    pub const SUB_HEAPS: u64 = Self::sub_heaps_at(1);
 
-    /// The header of a heap whose sub-heaps are laid out so.
+    /// From the header to the roots, with so many pages on each side of metadata.
     #[must_use]
-    pub fn new(geometry: &SubHeapGeometry) -> Self {
+    pub const fn roots_at(guards: u32) -> u64 {
+        Self::WORDS_END + guards as u64 * PAGE_SIZE
+    }
+
+    /// From the header to the metadata of sub-heaps.
+    #[must_use]
+    pub const fn sub_heaps_at(guards: u32) -> u64 {
+        Self::roots_at(guards) + Self::ROOTS_LEN + guards as u64 * PAGE_SIZE
+    }
+
+    /// The header of a heap whose sub-heaps are laid out so, with guard pages or without.
+    #[must_use]
+    pub fn new(geometry: &SubHeapGeometry, guards: u32) -> Self {
         let mut header = Self {
             prefix: HeaderPrefix::new(Self::MAGIC, PAGE_SIZE as u32),
             lanes: geometry.lanes,
             levels: geometry.levels,
             tickets: geometry.tickets,
-            reserved: [0; 4036],
+            guards,
+            reserved: [0; 4032],
         };
         crate::header::seal(&mut header);
         header
@@ -69,7 +93,7 @@ impl LoggedHeader {
 }
 
 const _: () = assert!(SUB_HEAPS_MAX as u64 * 8 <= PAGE_SIZE);
-const _: () = assert!(LoggedHeader::SUB_HEAPS == 24_576);
+const _: () = assert!(LoggedHeader::SUB_HEAPS == 32_768 && LoggedHeader::sub_heaps_at(0) == 24_576);
 
 impl Header for LoggedHeader {
     const NAME: &'static str = "logged heap header";
@@ -79,6 +103,10 @@ impl Header for LoggedHeader {
     fn check_fields(&self) -> Result<(), HeaderError> {
         if self.geometry().is_none() {
             let (field, value) = ("levels", u64::from(self.levels));
+            return Err(HeaderError::Field { what: Self::NAME, field, value });
+        }
+        if self.guards > 1 {
+            let (field, value) = ("guards", u64::from(self.guards));
             return Err(HeaderError::Field { what: Self::NAME, field, value });
         }
         match self.reserved.iter().any(|&byte| byte != 0) {

@@ -109,7 +109,7 @@ fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
         assert_eq!(header.geometry(), Some(geometry));
         let read: SubHeapHeader = crate::header::read(header.as_bytes(), true).expect("a header");
         assert_eq!(read, header);
-        let heap = LoggedHeader::new(&geometry);
+        let heap = LoggedHeader::new(&geometry, 1);
         let read: LoggedHeader = crate::header::read(heap.as_bytes(), true).expect("a header");
         assert_eq!((read, read.geometry()), (heap, Some(geometry)));
     }

@@ -68,7 +68,7 @@ fn pointer() -> impl Strategy<Value = PointerField> {
         number(),
         number(),
         prop_oneof![4 => Just(1u64), 2 => 0..6u64, 1 => any::<u64>()],
-        0..5u8,
+        0..6u8,
         prop::collection::vec(condition(), 0..3),
     )
         .prop_map(|(offset, stride, count, kind, conditions)| PointerField {
@@ -134,8 +134,9 @@ proptest! {
     ) {
         if record.check().is_ok() {
             let mut visited = 0usize;
-            record.for_each_pointer(&block, &mut |offset, _| {
-                let inside = offset + 8 <= block.len() && offset.is_multiple_of(8);
+            record.for_each_pointer(&block, &mut |offset, field| {
+                let end = offset + field.kind.size() as usize;
+                let inside = end <= block.len() && offset.is_multiple_of(8);
                 assert!(inside, "{offset} of {}", block.len());
                 visited += 1;
             });
@@ -183,11 +184,16 @@ fn check_refuses_every_kind_of_nonsense() {
     };
     assert!(refused(&|r| r.version = 0).contains("release"));
     assert!(refused(&|r| r.version = RECORD_VERSION + 1).contains("later release"));
-    assert!(refused(&|r| r.pointers[0].kind = PointerKind(4)).contains("does not know"));
+    assert!(refused(&|r| r.pointers[0].kind = PointerKind(5)).contains("does not know"));
     let tagged =
         |kind| move |r: &mut TypeRecord| (r.pointers[0].kind, r.pointers[0].tag_mask) = (kind, 1);
     assert!(refused(&tagged(PointerKind::RELATIVE)).contains("tag bits"));
     assert!(refused(&tagged(PointerKind::REGION)).contains("tag bits"));
+    assert!(refused(&tagged(PointerKind::HEAP)).contains("tag bits"));
+    let two_words = |r: &mut TypeRecord| {
+        (r.pointers[0].kind, r.pointers[0].offset) = (PointerKind::HEAP, 16);
+    };
+    assert!(refused(&two_words).contains("pointer lies outside"));
     assert!(refused(&|r| r.name.clear()).contains("name"));
     assert!(refused(&|r| r.name = "a\nb".into()).contains("control"));
     assert!(refused(&|r| r.name = "x".repeat(TYPE_NAME_LEN_MAX + 1)).contains("name"));

@@ -19,7 +19,9 @@
 //! opened with a key, which has to be the pool's then; without it all types of the store are taken
 //! along, and where its pointers lead is not known.
 
-use super::scan::{Body, FoundReferences, PuddleScan, ScanWorld, closure, described_apart, is_zero};
+use super::scan::{
+    Body, FoundReferences, PuddleScan, ScanWorld, closure, described_apart, is_zero,
+};
 use super::{ArchivingError, OnArchiving, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;

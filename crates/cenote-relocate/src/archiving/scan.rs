@@ -18,10 +18,10 @@ use cenote_layout::heap::{
     blocks_of, is_tiny, mark,
 };
 use cenote_layout::id::{PoolId, TypeId};
-use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
+use cenote_layout::pointer::{PointerKind, RegionAddress, decode_heap, decode_relative};
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_layout::values::Values;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, PointerBug, planted};
 use cenote_store::relocate::{BlockRun, PoolBlocks, TypeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -312,15 +312,19 @@ impl PuddleScan<'_> {
 
     /// The pool that a word leads to.
     fn target(&self, at: u64, word: u64, field: &PointerField) -> Option<PoolId> {
-        let tag = if planted(Bug::TagsKeptInScan) { 0 } else { field.tag_mask };
+        let tag =
+            if planted(Bug::Pointer(PointerBug::TagsKeptInScan)) { 0 } else { field.tag_mask };
         let native = || self.world.pool_at(word & !tag);
         let relative = || self.world.pool_at(decode_relative(at, word)?);
         let region = || RegionAddress::decode(word).map(|place| place.pool);
         match field.kind {
             PointerKind::NATIVE => native(),
             PointerKind::RELATIVE => relative(),
-            PointerKind::REGION => region().filter(|_| !planted(Bug::RegionsLeftOut)),
-            _ => region().or_else(relative).or_else(native),
+            PointerKind::REGION => {
+                region().filter(|_| !planted(Bug::Pointer(PointerBug::RegionsLeftOut)))
+            }
+            PointerKind::HEAP => decode_heap(word),
+            _ => region().or(decode_heap(word)).or_else(relative).or_else(native),
         }
     }
 

@@ -253,7 +253,9 @@ impl Look {
                 return;
             };
             let place = block.saturating_add(at).saturating_add(offset as u64);
-            let Some(to) = self.target(place, u64::from_le_bytes(word), field) else { return };
+            let next = bytes.get(offset + 8..offset + 16).and_then(|word| word.try_into().ok());
+            let pair = [u64::from_le_bytes(word), next.map_or(0, u64::from_le_bytes)];
+            let Some(to) = self.target(place, pair, field) else { return };
             let link = || {
                 let target = self.types.get(&field.target);
                 target.is_some_and(|target| is_link(&record.name, &target.name))
@@ -269,8 +271,9 @@ impl Look {
         });
     }
 
-    /// Where a typed pointer leads.
-    fn target(&self, at: u64, word: u64, field: &PointerField) -> Option<u64> {
+    /// Where a typed pointer leads, by its word and the one behind it.
+    fn target(&self, at: u64, pair: [u64; 2], field: &PointerField) -> Option<u64> {
+        let word = pair[0];
         if field.target == TypeId::UNTYPED {
             return None;
         }
@@ -278,6 +281,7 @@ impl Look {
             PointerKind::NATIVE => word & !field.tag_mask,
             PointerKind::RELATIVE => decode_relative(at, word)?,
             PointerKind::REGION => self.blocks.region(&RegionAddress::decode(word)?)?,
+            PointerKind::HEAP => self.blocks.region(&RegionAddress::from_pair(pair)?)?,
             _ => return None,
         };
         (to != 0).then_some(to)

@@ -21,7 +21,7 @@ use cenote_layout::id::TypeId;
 use cenote_layout::moves::Cursor;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::TypeRecord;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, PointerBug, planted};
 use cenote_store::relocate::{RewriteJob, Rewritten, TypeTable};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -151,6 +151,11 @@ fn word(block: &[u8], offset: usize) -> u64 {
         .map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
+/// Where the heap pointer at an offset leads.
+fn heap_pointer(block: &[u8], offset: usize) -> Option<RegionAddress> {
+    RegionAddress::from_pair([word(block, offset), word(block, offset + 8)])
+}
+
 #[inline]
 fn set_word(block: &mut [u8], offset: usize, value: u64) {
     if let Some(bytes) = block.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
@@ -199,9 +204,9 @@ pub struct FoundPointer {
     /// How it says where it leads. [`PointerKind::PERHAPS`]: only a program's filter tells whether
     /// it is one.
     pub kind: PointerKind,
-    /// The address that it leads to, without tag bits; 0 for region pointers.
+    /// The address that it leads to, without tag bits; 0 for region pointers and heap pointers.
     pub target: u64,
-    /// Where a region pointer leads to.
+    /// Where a region pointer or a heap pointer leads to.
     pub region: Option<RegionAddress>,
 }
 
@@ -245,6 +250,7 @@ pub fn for_each_pointer(
                         (decode_relative(puddle.addr + offset, value).unwrap_or(0), None)
                     }
                     PointerKind::REGION => (0, RegionAddress::decode(value)),
+                    PointerKind::HEAP => (0, heap_pointer(block, slot.offset)),
                     _ => (value & !slot.tag_mask, None),
                 };
                 if target != 0 || region.is_some() {
@@ -339,7 +345,8 @@ fn rewrite_slot(
                 None => done.out_of_reach += 1,
             }
         }
-        PointerKind::REGION => match job.moves.region(old) {
+        PointerKind::REGION | PointerKind::HEAP => match job.moves.numbered(old, slot.kind) {
+            Some(_) if planted(Bug::Pointer(PointerBug::HeapIdKept)) => {}
             Some(new) if new != old => {
                 set_word(block, slot.offset, new);
                 done.region += 1;
@@ -366,7 +373,7 @@ fn rewrite_slot(
 #[must_use]
 pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     let contents = Contents::of(image, job).ok()?;
-    if !job.moves.is_repeatable() && !planted(Bug::OverlapRepeated) {
+    if !job.moves.is_repeatable() && !planted(Bug::Pointer(PointerBug::OverlapRepeated)) {
         return None;
     }
     let mut stretches: Vec<(u64, u64)> = Vec::new();
@@ -459,7 +466,7 @@ fn rewrite_native(
 fn may_lead_to_moved(old: u64, offset: usize, job: &RewriteJob, cursor: &mut Cursor) -> bool {
     let at = offset as u64;
     job.moves.delta(old, cursor) != 0
-        || job.moves.region(old).is_some_and(|new| new != old)
+        || job.moves.region(old).or(job.moves.heap(old)).is_some_and(|new| new != old)
         || job
             .moves
             .relative(old, job.from + at, job.puddle.addr + at, cursor)

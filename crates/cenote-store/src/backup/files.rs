@@ -89,7 +89,7 @@ pub(super) fn plan(
     let (mut plan, mut damage) = (Vec::new(), Vec::new());
     for puddle in state.puddles.values() {
         let goes = match puddle.role {
-            Role::Heap | Role::Object => true,
+            Role::Heap | Role::Metadata | Role::Object => true,
             Role::Log | Role::LogSpace => logs_go,
             Role::Spare => false,
         };
@@ -171,7 +171,7 @@ fn planned(
 ) -> Result<(Planned, Option<String>), StoreError> {
     let to = text(&file_name(puddle.uuid)).to_owned();
     let of = |to: String, len: u64| Planned { from: to.clone(), to, twin: None, len };
-    if puddle.role != Role::Heap {
+    if !puddle.role.is_of_pool() {
         // An object may have regions of its protection behind its data.
         return Ok(match inner.medium.len(&to) {
             Ok(len) => {

@@ -379,7 +379,7 @@ impl Backup {
             Record::Puddle(puddle) => match puddle.role {
                 Role::Log | Role::LogSpace => logs_go,
                 Role::Spare => false,
-                Role::Heap | Role::Object => true,
+                Role::Heap | Role::Metadata | Role::Object => true,
             },
             Record::HostedClient(_)
             | Record::Sealed { .. }

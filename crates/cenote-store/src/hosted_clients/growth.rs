@@ -2,6 +2,7 @@
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::concerns;
+use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool_rules::check_size;
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Store};
@@ -27,7 +28,7 @@ impl Store {
         let control = self.inner().control();
         let writable = control.lease_of(client, pool)?;
         let mut puddles = control.catalog.state.puddles_of(pool);
-        puddles.retain(|puddle| puddle.index >= first && puddle.role == Role::Heap);
+        puddles.retain(|puddle| puddle.index >= first && puddle.role.is_of_pool());
         puddles.truncate(most);
         Ok((puddles, writable))
     }
@@ -68,6 +69,7 @@ impl Store {
         client: Uuid,
         pool: PoolId,
         size: u64,
+        role: Role,
     ) -> Result<(PuddleRecord, Option<File>), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("let a pool grow")?;
@@ -86,7 +88,8 @@ impl Store {
         }
         let shadowed = record.mode == PoolMode::Shadowed;
         // A file that was made ahead, to be given away, is marked.
-        inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])
+        let wanted = NewPuddle { pool, index, size, role };
+        inner.add_heap_puddle(&mut control, wanted, shadowed, &[])
     }
 
     /// Has the next puddle of a pool that a client writes made ahead, as

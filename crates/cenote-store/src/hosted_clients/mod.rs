@@ -155,7 +155,9 @@ impl Store {
             .flat_map(|hosted| hosted.logs.iter().copied())
             .collect();
         let his = |puddle: &&PuddleRecord| match puddle.role {
-            Role::Heap => state.pools.get(&puddle.pool).is_some_and(|pool| pool.uid == uid),
+            Role::Heap | Role::Metadata => {
+                state.pools.get(&puddle.pool).is_some_and(|pool| pool.uid == uid)
+            }
             Role::Object => state.objects.get(&puddle.uuid).is_some_and(|object| object.uid == uid),
             _ => logs.contains(&puddle.uuid),
         };

@@ -7,7 +7,6 @@ use cenote_journal::{ApplyTarget, Delivered, JournalError, Limits, TransferError
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PoolMode, PuddleRecord};
 use cenote_layout::id::Uuid;
-use cenote_layout::puddle::Role;
 use cenote_medium::FileHandle;
 use std::fs::File;
 use std::sync::Arc;
@@ -57,7 +56,7 @@ impl Store {
             let mut records = Vec::with_capacity(puddles.len());
             for uuid in puddles {
                 let known = control.catalog.state.puddles.get(uuid);
-                let Some(puddle) = known.filter(|puddle| puddle.role == Role::Heap) else {
+                let Some(puddle) = known.filter(|puddle| puddle.role.is_of_pool()) else {
                     return Err(StoreError::Refused {
                         detail: format!("there is no puddle {uuid}"),
                     });

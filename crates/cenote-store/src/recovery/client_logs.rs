@@ -9,7 +9,6 @@ use crate::kernel::puddles::verify::about_file;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::{ENTRY_HEAD, LogSpaceEntry};
-use cenote_layout::puddle::Role;
 use cenote_log::{Body, CrashKind, LogSummary, Outcome, inspect, replay};
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
@@ -139,10 +138,8 @@ impl Replaying<'_> {
             return Ok(false);
         };
         let of_heaps = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
-        let mut pools = of_heaps
-            .filter(|record| record.role == Role::Heap)
-            .map(|record| record.pool)
-            .peekable();
+        let mut pools =
+            of_heaps.filter(|record| record.role.is_of_pool()).map(|record| record.pool).peekable();
         let state = &self.control.catalog.state;
         let void = |pool: PoolId| {
             self.void.contains(&pool) || (state.is_shadowed(pool) && !self.pools.contains(&pool))

@@ -61,7 +61,7 @@ impl Replaying<'_> {
             return Ok(known.clone());
         }
         let found = match state.pending.get(&record.uuid) {
-            None if self.moved.is_some() && record.role == Role::Heap => {
+            None if self.moved.is_some() && record.role.is_of_pool() => {
                 Ok(Some("it was rewritten since the log was written".into()))
             }
             None => inner.check_file(state, record),
@@ -80,7 +80,7 @@ impl Replaying<'_> {
         let state = &self.control.catalog.state;
         match self.inner.look_at(file_name(record.uuid), record, pending)? {
             FoundRewrite::Damaged(problem) => Ok(Some(problem)),
-            FoundRewrite::Old if record.role != Role::Heap => Ok(None),
+            FoundRewrite::Old if !record.role.is_of_pool() => Ok(None),
             FoundRewrite::Old
                 if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == pending.from) =>
             {

@@ -19,7 +19,7 @@ impl ReplayTarget for ClientTarget<'_, '_> {
         let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
         if addr < body
             || end > record.addr + record.size
-            || !matches!(record.role, Role::Heap | Role::Object)
+            || !matches!(record.role, Role::Heap | Role::Metadata | Role::Object)
         {
             return Err(Refusal::Outside);
         }

@@ -25,7 +25,7 @@ pub(super) fn unused_and_missing(
     let unused = |puddle: &&PuddleRecord| match puddle.role {
         Role::Log | Role::LogSpace => used.is_some_and(|used| !used.contains(&puddle.uuid)),
         Role::Spare => true,
-        Role::Heap | Role::Object => false,
+        Role::Heap | Role::Metadata | Role::Object => false,
     };
     // One that has moved says the addresses of before, and is no log for another client.
     let state = &control.catalog.state;

@@ -33,7 +33,6 @@ use cenote_layout::catalog::{
     RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, LoggedBug, planted};
@@ -254,7 +253,7 @@ impl Store {
         inner.record_done(&mut control)?;
         // Logs that have moved are about none of these pools any more.
         let of_heap = |id: &&Uuid| {
-            control.catalog.state.puddles.get(*id).is_none_or(|puddle| puddle.role == Role::Heap)
+            control.catalog.state.puddles.get(*id).is_none_or(|puddle| puddle.role.is_of_pool())
         };
         if let Some(pending) = control.catalog.state.pending.keys().find(of_heap) {
             // Of a pool that has come or moved since it was looked at: what is left to do of one

@@ -319,7 +319,7 @@ impl Inner {
         }
         // SAFETY: puddles live until the store is dropped.
         for puddle in control.puddles.values().map(|puddle| unsafe { puddle.as_ref() }) {
-            if puddle.is_mapped() && puddle.role() == Role::Heap {
+            if puddle.is_mapped() && puddle.role().is_of_pool() {
                 // SAFETY: mapped, readable, and no thread stores into it: recovery has closed it.
                 unsafe { self.frontier().hold_mapped(puddle) }?;
             }
@@ -380,7 +380,7 @@ impl Inner {
             if is_log {
                 dues.push(composed.of_log(self, state, puddle)?);
             }
-            if puddle.role != Role::Heap {
+            if !puddle.role.is_of_pool() {
                 continue;
             }
             let protected = state.is_protected(puddle.pool);
@@ -509,7 +509,7 @@ fn waits_at_home(state: &CatalogState, records: &[Record]) -> bool {
     let misread = |pending: &PendingRewriteRecord| {
         let of = state.puddles.get(&pending.puddle);
         of.is_some_and(|of| {
-            of.role != Role::Heap || pending.is_unknown() && state.is_protected(of.pool)
+            !of.role.is_of_pool() || pending.is_unknown() && state.is_protected(of.pool)
         })
     };
     !state.kept.is_empty()

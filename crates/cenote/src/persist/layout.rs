@@ -188,6 +188,13 @@ impl LayoutBuilder {
         self.words(offset, 1, PointerKind::REGION, 0, T::TYPE_ID);
     }
 
+    /// There are two words at `offset` that are a heap pointer to a value of type `T`, or 0: a
+    /// [`HeapPtr`](crate::HeapPtr).
+    pub fn heap_pointer<T: Persist>(&mut self, offset: usize) {
+        self.reach::<T>();
+        self.words(offset, 1, PointerKind::HEAP, 0, T::TYPE_ID);
+    }
+
     /// From `offset` on there are `count` words that may be pointers of any kind, or not. Tracing
     /// looks at where they would lead, and keeps the blocks there. A [`filter`](crate::filter) can
     /// be more exact.
@@ -207,7 +214,7 @@ impl LayoutBuilder {
     ) {
         self.push_pointer(PointerField {
             offset: self.base + offset as u64,
-            stride: 8,
+            stride: kind.size(),
             count,
             kind,
             tag_mask,

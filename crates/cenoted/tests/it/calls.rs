@@ -53,11 +53,15 @@ fn a_puddle_that_was_made_ahead_is_two_writes_and_two_syncs() {
     let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name, writable: true }).0 else {
         panic!("not granted")
     };
-    let mut take =
-        |index| match raw.ask(&Request::TakePuddle { pool: record.id, index, size: 2 << 20 }) {
-            (Reply::Puddles { .. }, files) => assert_eq!(files.len(), 1),
-            other => panic!("{other:?}"),
-        };
+    let mut take = |index| match raw.ask(&Request::TakePuddle {
+        pool: record.id,
+        index,
+        size: 2 << 20,
+        metadata: false,
+    }) {
+        (Reply::Puddles { .. }, files) => assert_eq!(files.len(), 1),
+        other => panic!("{other:?}"),
+    };
     take(1);
     // The catalog's files are open now, and the next one is being made.
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -125,7 +125,7 @@ fn what_was_not_granted_cannot_be_asked_for() {
     for request in [
         Request::Puddles { pool: id, first: 0 },
         Request::Puddles { pool: PoolId(999), first: 0 },
-        Request::TakePuddle { pool: id, index: 1, size: 2 << 20 },
+        Request::TakePuddle { pool: id, index: 1, size: 2 << 20, metadata: false },
         Request::TraceDone { pool: id },
         Request::EnsureSpace { pool: id, addr: 0, len: u64::MAX },
         Request::LogPuddle { size: 1 << 60 },
@@ -171,14 +171,15 @@ fn what_was_not_granted_cannot_be_asked_for() {
     let file = File::from(files.remove(0));
     assert!(file.write_at(b"x", 0).is_err() && file.set_len(0).is_err());
     for request in [
-        Request::TakePuddle { pool: id, index: 1, size: 2 << 20 },
+        Request::TakePuddle { pool: id, index: 1, size: 2 << 20, metadata: false },
         Request::TraceDone { pool: id },
         Request::EnsureSpace { pool: id, addr: 0, len: 4096 },
     ] {
         refused(&raw.ask(&request).0);
     }
     // The puddle that is there is not given again with more rights.
-    let (reply, files) = raw.ask(&Request::TakePuddle { pool: id, index: 0, size: 2 << 20 });
+    let (reply, files) =
+        raw.ask(&Request::TakePuddle { pool: id, index: 0, size: 2 << 20, metadata: false });
     if let Reply::Puddles { .. } = reply {
         assert!(files.into_iter().all(|file| File::from(file).write_at(b"x", 0).is_err()));
     }

@@ -300,8 +300,9 @@ fn a_pool_that_grows_counts_for_its_owner_also_if_another_lets_it_grow() {
     else {
         panic!("not opened")
     };
-    let mut take =
-        |index| raw.ask(&Request::TakePuddle { pool: record.id, index, size: 128 << 10 }).0;
+    let mut take = |index| {
+        raw.ask(&Request::TakePuddle { pool: record.id, index, size: 128 << 10, metadata: false }).0
+    };
     assert!(matches!(take(1), Reply::Puddles { .. }));
     let reply = take(2);
     assert!(limit(&reply).contains("limit of 2 puddles for the pool's owner"), "{reply:?}");

@@ -5,7 +5,7 @@
 use cenote::FormatOptions;
 use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
-use cenote_layout::puddle::STAMP_AT;
+use cenote_layout::puddle::{Role, STAMP_AT};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_store::{Access, Credentials, Hosting, OpenOptions, PoolMode, PoolOptions, Store};
@@ -79,7 +79,7 @@ fn host(dir: &Path, mode: PoolMode, takes: Takes, until: Until, end: End) -> usi
                 store.client_open(client, &owner, "second", Access::ReadWrite).expect("leased");
             }
         }
-        Takes::Growth => drop(store.client_take(client, first, SIZE).expect("taken")),
+        Takes::Growth => drop(store.client_take(client, first, SIZE, Role::Heap).expect("taken")),
         Takes::Close => {}
     }
     let stamp = |puddle: &cenote_layout::catalog::PuddleRecord| {

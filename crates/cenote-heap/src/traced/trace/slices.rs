@@ -15,6 +15,7 @@ use crate::trace::{Scanned, Types, Visitor};
 use crate::traced::claims::Claim;
 use crate::traced::superblock::PuddleHeap;
 use cenote_layout::id::TypeId;
+use cenote_layout::pointer::{PointerKind, decode_heap};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,6 +28,9 @@ pub(crate) struct Old {
     /// A multiple of 8, as is the length.
     pub(crate) addr: u64,
     pub(crate) bytes: Box<[u8]>,
+    /// The words before and behind, where a pointer of two words may have its other one. What
+    /// stands in them alone was not changed.
+    pub(crate) around: [Option<u64>; 2],
 }
 
 impl Old {
@@ -38,6 +42,17 @@ impl Old {
     fn word(&self, at: u64) -> Option<u64> {
         let offset = usize::try_from(at.checked_sub(self.addr)?).ok()?;
         self.bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The two words at an address, if both were copied, and one of them in the range.
+    fn pair(&self, at: u64) -> Option<[u64; 2]> {
+        let wide = |at: u64| match self.word(at) {
+            None if at + 8 == self.addr => self.around[0],
+            None if at == self.end() => self.around[1],
+            word => word,
+        };
+        let in_range = at < self.end() && at + 16 > self.addr;
+        if in_range { Some([wide(at)?, wide(at + 8)?]) } else { None }
     }
 }
 
@@ -169,6 +184,23 @@ impl<G: Backing> Worker<'_, '_, G> {
         }
     }
 
+    /// Follows what stood at an address, if that is a pointer of a known kind that was copied.
+    fn old_pointer(
+        &mut self,
+        old: &Old,
+        at: u64,
+        mask: u64,
+        (kind, target): (PointerKind, PointerTarget),
+    ) {
+        if kind == PointerKind::HEAP {
+            if let Some(pair) = old.pair(at).filter(|pair| pair[0] != 0) {
+                self.follow_heap::<true>(at, pair, target);
+            }
+        } else if let Some(word) = old.word(at).map(|word| word & mask).filter(|&word| word != 0) {
+            self.follow_word::<true>(at, word, kind, target);
+        }
+    }
+
     /// Follows what stood in a part of a block. Conditions are not asked: what they would be asked
     /// about need not have been copied.
     fn old_block(&mut self, block: &FoundBlock, old: &Old) {
@@ -182,21 +214,23 @@ impl<G: Backing> Worker<'_, '_, G> {
                         self.follow_perhaps::<true>(at, word);
                     }
                 }
+                let first = from.next_multiple_of(8).saturating_sub(8).max(block.start);
+                for at in (first..to).step_by(8) {
+                    if let Some(pair) = old.pair(at).filter(|pair| decode_heap(pair[0]).is_some()) {
+                        self.follow_heap_perhaps::<true>(at, pair);
+                    }
+                }
             }
             BlockScan::Fixed(slots) => {
                 for slot in slots {
                     let at = block.start + slot.offset;
-                    if let Some(word) =
-                        old.word(at).map(|word| word & slot.mask).filter(|&word| word != 0)
-                    {
-                        self.follow_word::<true>(at, word, slot.kind, slot.target);
-                    }
+                    self.old_pointer(old, at, slot.mask, (slot.kind, slot.target));
                 }
             }
             BlockScan::Map(map) => {
                 let size = map.record.size.max(1);
                 let values = if map.record.repeats { block.size / size } else { 1 };
-                let first = (from.saturating_sub(block.start + 7)) / size;
+                let first = from.saturating_sub(block.start + 15) / size;
                 for value in first..values {
                     let start = block.start + value * size;
                     if start >= to {
@@ -204,14 +238,13 @@ impl<G: Backing> Worker<'_, '_, G> {
                     }
                     for (field, target) in map.record.pointers.iter().zip(&map.targets) {
                         let base = start + field.offset;
-                        let first = from.saturating_sub(base).div_ceil(field.stride.max(1));
+                        let first = from.saturating_sub(base + 8) / field.stride.max(1);
                         for k in first..field.count {
                             let at = base + k * field.stride;
-                            let Some(word) = old.word(at) else { break };
-                            let word = word & !field.tag_mask;
-                            if word != 0 {
-                                self.follow_word::<true>(at, word, field.kind, *target);
+                            if at >= to {
+                                break;
                             }
+                            self.old_pointer(old, at, !field.tag_mask, (field.kind, *target));
                         }
                     }
                 }

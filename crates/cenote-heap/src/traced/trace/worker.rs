@@ -19,7 +19,8 @@ use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::trace::{Scanned, Visitor};
 use crate::traced::superblock::PuddleHeap;
 use cenote_layout::LINE_SIZE;
-use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
+use cenote_layout::pointer::{PointerKind, RegionAddress, decode_heap, decode_relative};
+use cenote_medium::planted::{Bug, PointerBug, planted};
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 
@@ -411,7 +412,37 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
                 },
                 None => self.fault(Fault::Malformed, at, word, target),
             },
+            PointerKind::HEAP if !planted(Bug::Pointer(PointerBug::HeapPtrNotFollowed)) => {
+                let place = self.word(at + WORD);
+                self.follow_heap::<ALONE>(at, [word, place], target);
+            }
             _ => self.follow_perhaps::<ALONE>(at, word),
+        }
+    }
+
+    /// Follows the two words of a heap pointer.
+    #[inline(never)]
+    pub(super) fn follow_heap<const ALONE: bool>(
+        &mut self,
+        at: u64,
+        pair: [u64; 2],
+        target: PointerTarget,
+    ) {
+        match RegionAddress::from_pair(pair) {
+            Some(place) => match self.tracer.backing.region(&place) {
+                Some(to) => self.follow::<ALONE>(at, to, target, true),
+                None => self.fault(Fault::Outside, at, pair[1], target),
+            },
+            None => self.fault(Fault::Malformed, at, pair[0], target),
+        }
+    }
+
+    /// Follows two words that may be a heap pointer.
+    #[cold]
+    pub(super) fn follow_heap_perhaps<const ALONE: bool>(&mut self, at: u64, pair: [u64; 2]) {
+        let place = RegionAddress::from_pair(pair);
+        if let Some(to) = place.and_then(|place| self.tracer.backing.region(&place)) {
+            self.follow::<ALONE>(at, to, PointerTarget::UNKNOWN, false);
         }
     }
 
@@ -530,6 +561,10 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
             }
             let word = self.word(at);
             self.follow_perhaps::<ALONE>(at, word);
+            if decode_heap(word).is_some() && number + 1 < end {
+                let place = self.word(at + WORD);
+                self.follow_heap_perhaps::<ALONE>(at, [word, place]);
+            }
         }
         (stop < end).then_some(stop)
     }

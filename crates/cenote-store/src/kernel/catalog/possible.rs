@@ -30,7 +30,7 @@ impl CatalogState {
                 Some("its pool is not known")
             } else if puddle.role == Role::Object && !self.objects.contains_key(&puddle.uuid) {
                 Some("its object is not known")
-            } else if (puddle.pool.0 == 0) == (puddle.role == Role::Heap) {
+            } else if (puddle.pool.0 == 0) == (puddle.role.is_of_pool()) {
                 Some("its role and its pool do not fit")
             } else {
                 None

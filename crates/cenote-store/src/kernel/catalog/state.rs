@@ -5,7 +5,6 @@ use cenote_layout::catalog::{
     PoolRecord, PuddleRecord, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
-use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -152,7 +151,7 @@ impl CatalogState {
 
     fn puddle(&mut self, puddle: &PuddleRecord) {
         self.puddles.insert(puddle.uuid, *puddle);
-        if puddle.role != Role::Heap {
+        if !puddle.role.is_of_pool() {
             // It became spare.
             self.relocated(&puddle.uuid);
             self.unsealed(&puddle.uuid);

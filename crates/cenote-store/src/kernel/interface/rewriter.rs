@@ -79,7 +79,7 @@ pub struct Rewritten {
     pub native: u64,
     /// Off-holders.
     pub relative: u64,
-    /// Region pointers.
+    /// Region pointers and heap pointers.
     pub region: u64,
     /// Words that may be pointers to what has moved, by their type or in blocks without one, and
     /// were kept as they are: a program that knows their meaning can rewrite them.

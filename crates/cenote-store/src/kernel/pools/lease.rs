@@ -52,7 +52,7 @@ impl Inner {
             |pool| state.leases.iter().any(|((_, leased), writable)| *leased == pool && *writable);
         self.sync_puddles(state.puddles.values().filter(|puddle| match puddle.role {
             Role::Log | Role::LogSpace => true,
-            Role::Heap | Role::Object | Role::Spare => leased(puddle.pool),
+            Role::Heap | Role::Metadata | Role::Object | Role::Spare => leased(puddle.pool),
         }))
     }
 

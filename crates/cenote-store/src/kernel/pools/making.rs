@@ -148,7 +148,7 @@ impl Inner {
         };
         let addr = record.addr.wrapping_add(self.window.distance());
         let record = PuddleRecord { addr, ..record };
-        let mark = if record.role == Role::Heap && kind != MappingKind::Sealed {
+        let mark = if record.role.is_of_pool() && kind != MappingKind::Sealed {
             self.stamps.mark()
         } else {
             0

@@ -38,6 +38,7 @@
 //! none is made, taken or given up.
 
 use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::puddles::ahead::{AheadPlan, Made, Maker, Order, Stage};
 use crate::kernel::puddles::puddle::primary_name;
@@ -267,7 +268,7 @@ impl Inner {
 
     /// The stamp of a new puddle's file: marked, if it may be handed out as it is made.
     fn stamp_of(&self, record: &PuddleRecord) -> u64 {
-        if record.role == Role::Heap && self.options.hosting.is_some() {
+        if record.role.is_of_pool() && self.options.hosting.is_some() {
             self.stamps.claim(record.uuid)
         } else {
             0
@@ -279,13 +280,14 @@ impl Inner {
     pub(crate) fn ready_spare(
         &self,
         control: &mut Control,
-        (pool, index, size): (PoolId, u32, u64),
+        NewPuddle { pool, index, size, role }: NewPuddle,
     ) -> Result<Option<Ready>, StoreError> {
         if control.catalog.is_damaged() {
             return Ok(None);
         }
-        let right =
-            |ahead: &PuddleRecord| (ahead.pool, ahead.index, ahead.size) == (pool, index, size);
+        let right = |ahead: &PuddleRecord| {
+            (ahead.pool, ahead.index, ahead.size, ahead.role) == (pool, index, size, role)
+        };
         let spares =
             if control.ahead.record().is_some_and(right) { Vec::new() } else { named(control) };
         for spare in spares.into_iter().filter(|p| p.size == size) {
@@ -308,7 +310,9 @@ impl Inner {
         if control.ahead.record().is_none_or(|p| p.size != size) {
             return Ok(None);
         }
-        let ready = self.take_ahead(control, Some((pool, index)));
+        // What is made ahead is for blocks.
+        let wanted = (role == Role::Heap).then_some((pool, index));
+        let ready = self.take_ahead(control, wanted);
         self.check_poisoned()?;
         Ok(ready)
     }

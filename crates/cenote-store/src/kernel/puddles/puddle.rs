@@ -510,7 +510,7 @@ pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64
         generation,
         reserved: [0; 3968],
     };
-    if record.role == Role::Heap {
+    if record.role.is_of_pool() {
         header.prefix.incompat = INCOMPAT_MARKS_APART;
     }
     header::seal(&mut header);

@@ -176,7 +176,7 @@ fn era_by(client: Uuid) -> u64 {
 /// Whether a puddle has a stamp: a heap's of an unprotected pool, or an unprotected object.
 pub(crate) fn is_stamped(state: &CatalogState, record: &PuddleRecord) -> bool {
     match record.role {
-        Role::Heap => !state.is_protected(record.pool),
+        Role::Heap | Role::Metadata => !state.is_protected(record.pool),
         Role::Object => {
             let object = state.objects.get(&record.uuid);
             object.is_some_and(|object| object.at_rest == AtRest::None)
@@ -318,7 +318,7 @@ impl Stamps {
             let Record::Puddle(puddle) = record else { continue };
             let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
             match puddle.role {
-                Role::Heap => {}
+                Role::Heap | Role::Metadata => {}
                 Role::Object => {
                     marked.entry((puddle.uuid, false)).and_modify(|known| *known = false);
                 }

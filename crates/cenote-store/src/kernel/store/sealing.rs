@@ -12,7 +12,7 @@ use crate::kernel::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{ERA_ANY, Role, seal_of};
+use cenote_layout::puddle::{ERA_ANY, seal_of};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,7 +119,7 @@ impl Inner {
     /// Marks a puddle's file before a descriptor of it is given away.
     pub(crate) fn mark_granted(&self, record: &PuddleRecord) -> Result<(), MediumError> {
         let is_marked = || self.stamps.has_mark(record.uuid, false);
-        if record.role != Role::Heap || self.is_client() || is_marked() {
+        if !record.role.is_of_pool() || self.is_client() || is_marked() {
             return Ok(());
         }
         let file = FileHandle::open(&self.medium, text(&file_name(record.uuid)))?;
@@ -131,7 +131,7 @@ impl Inner {
     pub(crate) fn unproven(&self, state: &CatalogState) -> BTreeSet<PoolId> {
         let stamped = state.puddles.values().filter(|record| is_stamped(state, record));
         // Objects of a copy are checked one by one.
-        let stamped = stamped.filter(|record| record.role == Role::Heap);
+        let stamped = stamped.filter(|record| record.role.is_of_pool());
         let unproven = stamped.filter(|record| {
             let named = state.seals.get(&record.uuid).copied().unwrap_or(0);
             let has = |name: &str| {

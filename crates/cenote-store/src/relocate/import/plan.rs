@@ -88,7 +88,8 @@ pub(super) fn no_room(inner: &Inner, control: &Control, pool: &ImportPool) -> St
 
 /// Whether values of a type may say the number of a pool.
 pub(in crate::relocate) fn says_numbers(record: &TypeRecord) -> bool {
-    record.pointers.iter().any(|pointer| pointer.kind == PointerKind::REGION)
+    let says = |kind| matches!(kind, PointerKind::REGION | PointerKind::HEAP);
+    record.pointers.iter().any(|pointer| says(pointer.kind))
 }
 
 /// The types of a manifest that the store does not know yet.
