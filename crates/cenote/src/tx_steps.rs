@@ -160,15 +160,19 @@ impl<'p> Tx<'p> {
             return Err(too_many(1, usize::try_from(size).unwrap_or(usize::MAX)));
         };
         let place = self.alloc_block(pool, (asked, align), type_id)?;
+        let mut clear = asked;
+        if planted(Bug::Copy(CopyBug::EndNotCleared)) {
+            clear = cenote_heap::class::block_size(size, align).unwrap_or(asked).min(asked);
+        }
         // SAFETY: a fresh block of so many bytes, of this transaction alone, which can be written.
-        unsafe { place.add(kept as usize).write_bytes(0, (asked - kept) as usize) };
+        unsafe { place.add(kept as usize).write_bytes(0, (clear - kept) as usize) };
         let mut whole = asked;
         if pool.heap.traced().is_none() {
             // Where there is no room for a slab, the heap gives a block of its own.
             let addr = place.as_ptr().addr() as u64;
             whole = pool.heap.usable_size(addr).map_err(TxError::from)?;
             let end = (whole - asked) as usize;
-            if end > 0 && !planted(Bug::Copy(CopyBug::EndNotCleared)) {
+            if end > 0 {
                 // SAFETY: the rest of the same block. It was not asked for, so it is logged.
                 unsafe {
                     let rest = place.as_ptr().add(asked as usize);

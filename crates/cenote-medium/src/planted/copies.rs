@@ -20,6 +20,6 @@ pub enum CopyBug {
     RootsNotCompared,
     /// A copy ends without a psync.
     EndNotPsynced,
-    /// The end of a block that the heap adds keeps what stood there.
+    /// The end of an array's block that a logged heap adds keeps what stood there.
     EndNotCleared,
 }

@@ -55,6 +55,7 @@ pub(super) fn copy(
     let source = Pool { inner: source };
     // Until the end: all that this call reads is of one moment.
     let view = source.read()?;
+    let is_new = there.is_none();
     let (new, header) = match there {
         Some(there) => there,
         None => {
@@ -63,9 +64,16 @@ pub(super) fn copy(
         }
     };
     let mut run = Run { names, new: &new, batch, progress, resumed: header.is_some() };
-    let header = match header {
-        Some(header) => header,
-        None => run.begin(&source.inner)?,
+    let header = match header.map_or_else(|| run.begin(&source.inner), Ok) {
+        Ok(header) => header,
+        Err(error) => {
+            // An empty pool that this call has made is of no use.
+            drop(new);
+            if is_new {
+                let _ = store.store.remove_pool(names.pool);
+            }
+            return Err(error);
+        }
     };
     drop(held);
     let done = run.copy(&source.inner, header).and_then(|()| run.clear());
