@@ -14,7 +14,8 @@ use crate::ptr::Ptr;
 use crate::running::run;
 use crate::session::Inner;
 use crate::tx::Tx;
-use cenote_heap::Trace;
+use cenote_heap::logged::LoggedError;
+use cenote_heap::{OpenError, Trace};
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::heap::{ROOT_COUNT, RootEntry};
 use cenote_medium::planted::{Bug, CopyBug, planted};
@@ -51,8 +52,7 @@ pub(super) fn copy(
             return Run { names, new, batch, progress, resumed: true }.clear();
         }
     }
-    let source = pools.find_or_open(store, names.from, Access::ReadOnly, By::Key(None))?;
-    let source = Pool { inner: source };
+    let source = source(store, names.from)?;
     // Until the end: all that this call reads is of one moment.
     let view = source.read()?;
     let is_new = there.is_none();
@@ -79,6 +79,17 @@ pub(super) fn copy(
     let done = run.copy(&source.inner, header).and_then(|()| run.clear());
     drop(view);
     done
+}
+
+/// The pool to be copied. A change of a logged heap that a crash broke off is undone first, which
+/// takes a writer.
+fn source(store: &Arc<Inner>, name: &str) -> Result<Pool> {
+    let open = |access| pools_of(store).find_or_open(store, name, access, By::Key(None));
+    let inner = match open(Access::ReadOnly) {
+        Err(Error::HeapOpen(OpenError::Logged(LoggedError::ReadOnly))) => open(Access::ReadWrite),
+        opened => opened,
+    }?;
+    Ok(Pool { inner })
 }
 
 fn opened(store: &Arc<Inner>, names: Names<'_>, wanted: &PoolOptions) -> Result<Pool> {
