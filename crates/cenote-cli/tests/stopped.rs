@@ -107,7 +107,8 @@ fn a_copy_that_is_interrupted_goes_on_and_is_no_pool_until_then() {
     }
     fixture.run("copy", &["many", "copy", "--heap", "traced"])
         .complains(3, &["has a logged heap", "leave out --heap"]);
-    assert!(fixture.run("ls", &[]).exits(0).out.contains("copy"));
+    assert!(fixture.run("ls", &[]).exits(0).out.contains("unfinished copy"));
+    assert_eq!(fixture.run("ls", &["--json"]).exits(0).json_lines()[0]["state"], "unfinished copy");
     let done = fixture.run("copy", &["many", "copy", "--json"]).exits(0).json();
     assert_eq!((&done["resumed"], &done["heap"]), (&true.into(), &"logged".into()));
     fixture.run("check", &[]).exits(0);

@@ -14,7 +14,7 @@ use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
 use crate::trace::{TraceOptions, Types};
 use crate::traced::TracedHeap;
 use crate::values::check_values;
-use cenote_layout::catalog::HeapKind;
+use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::values::Values;
@@ -53,7 +53,9 @@ impl PoolHeap {
                 if backing.root_puddle().is_none() {
                     return Err(OpenError::NoPuddle);
                 }
+                let goes_back = backing.record().mode == PoolMode::Shadowed;
                 let options = LoggedOptions::for_pool(backing.record().puddle_size);
+                let options = LoggedOptions { goes_back, ..options };
                 Ok(Self::Logged(LoggedHeap::open_pool(backing, &options)?))
             }
         }

@@ -82,12 +82,14 @@ impl<G: Backing> LoggedHeap<G> {
         let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size })?;
         // SAFETY: the root puddle is mapped, and this heap has claimed it.
         let opened = unsafe {
-            match Root::is_unmade(root) {
-                Ok(true) if extents.len() == 1 && is_writable => {
-                    Root::make(&backing, root, geometry)
-                }
-                Ok(true) if extents.len() == 1 => Root::unmade(root, geometry),
-                _ => Root::open(&backing, root),
+            let unmade = match Root::is_unmade(root) {
+                Ok(true) => extents.len() == 1 || options.goes_back && Root::is_zero(root),
+                _ => false,
+            };
+            match unmade {
+                true if is_writable => Root::make(&backing, root, geometry),
+                true => Root::unmade(root, geometry),
+                false => Root::open(&backing, root),
             }
         };
         let heap = Self::with(backing, opened, root, options, extents.clone())?;

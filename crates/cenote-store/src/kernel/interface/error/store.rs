@@ -311,8 +311,8 @@ pub enum StoreError {
     /// What needs the pointers of a pool to be rewritten, of a heap whose pointers are not.
     #[error(
         "pool \"{name}\" has a logged heap and cannot be {what}: nothing rewrites its pointers; \
-         copy the whole store (`cenote backup`), or let a program copy its values into a pool with \
-         a traced heap"
+         copy the whole store (`cenote backup`), or the pool into one with a traced heap (`cenote \
+         copy`)"
     )]
     LoggedHeap {
         /// The name.
