@@ -105,7 +105,8 @@ fn a_copy_that_is_interrupted_goes_on_and_is_no_pool_until_then() {
     ] {
         fixture.run(command, arguments).complains(3, &says);
     }
-    fixture.run("copy", &["many", "copy", "--heap", "traced"])
+    fixture
+        .run("copy", &["many", "copy", "--heap", "traced"])
         .complains(3, &["has a logged heap", "leave out --heap"]);
     assert!(fixture.run("ls", &[]).exits(0).out.contains("unfinished copy"));
     assert_eq!(fixture.run("ls", &["--json"]).exits(0).json_lines()[0]["state"], "unfinished copy");

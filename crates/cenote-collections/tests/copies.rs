@@ -1,13 +1,14 @@
 //! Copies of pools into pools of each kind of heap ([`Store::copy_pool`]): what is in them, what is
 //! refused, and what goes on after it was stopped.
 
+mod killed;
 mod world;
 
 use crate::common::directory;
 use cenote::HeapKind::{Logged, Traced};
 use cenote::{
-    Access, CopiedPool, CopyOptions, CopyProgress, CopyRefused, Error, HeapKind, Persist,
-    Pool, PoolOptions, Ptr, Reader, Result, Store,
+    Access, CopiedPool, CopyOptions, CopyProgress, CopyRefused, Error, HeapKind, Persist, Pool,
+    PoolOptions, Ptr, Reader, Result, Store,
 };
 use cenote_medium::planted::{Bug, CopyBug, plant};
 use cenote_store::StoreError;
@@ -24,7 +25,13 @@ fn copied(store: &Store, from: &str, to: &str, pool: PoolOptions) -> Result<Copi
 }
 
 /// A copy that is stopped after so many transactions.
-fn stopped(store: &Store, from: &str, to: &str, pool: PoolOptions, after: u64) -> Result<CopiedPool> {
+fn stopped(
+    store: &Store,
+    from: &str,
+    to: &str,
+    pool: PoolOptions,
+    after: u64,
+) -> Result<CopiedPool> {
     let mut left = after;
     let mut stop = |_: &CopyProgress| match left {
         0 => ControlFlow::Break(()),
@@ -56,8 +63,10 @@ fn filled(path: &std::path::Path, pool: &PoolOptions, count: u64) -> Result<Stor
 
 #[test]
 fn a_copy_holds_what_its_source_holds() -> Result<()> {
-    for (kept, from, to) in
-        KEPT.into_iter().flat_map(|kept| KINDS.map(|from| KINDS.map(|to| (kept, from, to)))).flatten()
+    for (kept, from, to) in KEPT
+        .into_iter()
+        .flat_map(|kept| KINDS.map(|from| KINDS.map(|to| (kept, from, to))))
+        .flatten()
     {
         let dir = directory();
         let store = filled(dir.path(), &options(from, kept), COUNT)?;
@@ -279,8 +288,7 @@ fn what_is_in_the_way_is_refused() -> Result<()> {
     drop(empty);
     copied(&store, "from", "empty", logged())?;
     let other = store.pool("other")?;
-    let refused: Result<CopiedPool> =
-        other.write(|_| copied(&store, "from", "third", logged()));
+    let refused: Result<CopiedPool> = other.write(|_| copied(&store, "from", "third", logged()));
     assert!(matches!(refused, Err(Error::WouldDeadlock { .. })), "{refused:?}");
     assert!(!store.pools().iter().any(|pool| pool.record.name == "third"));
     // All of it is as before.

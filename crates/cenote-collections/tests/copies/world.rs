@@ -171,7 +171,12 @@ pub(super) fn fill(store: &Store, pool: &Pool, count: u64) -> Result<()> {
     Ok(())
 }
 
-fn make_ring(pool: &Pool, away: Ptr<u64>, away_far: RegionPtr<u64>, count: u64) -> Result<Ptr<Ring>> {
+fn make_ring(
+    pool: &Pool,
+    away: Ptr<u64>,
+    away_far: RegionPtr<u64>,
+    count: u64,
+) -> Result<Ptr<Ring>> {
     let mut nodes = Vec::new();
     for number in 0..count {
         nodes.push(pool.write(|tx| {

@@ -41,7 +41,15 @@ impl Default for LoggedOptions {
     fn default() -> Self {
         let protection = Protection::default();
         let cpu = cpu_number::current;
-        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, cpu, protection, goes_back: false }
+        Self {
+            sub_heaps: 0,
+            lanes: 16,
+            tickets: 8192,
+            levels: 5,
+            cpu,
+            protection,
+            goes_back: false,
+        }
     }
 }
 

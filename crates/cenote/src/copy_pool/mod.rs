@@ -173,12 +173,7 @@ impl Store {
     /// [`Store::create_pool`]; [`Error::Tx`](crate::Error::Tx) if there is no more space;
     /// [`Error::WouldDeadlock`](crate::Error::WouldDeadlock) in a transaction of this thread. The
     /// source is unchanged, and what was copied stays for the next call.
-    pub fn copy_pool(
-        &self,
-        from: &str,
-        to: &str,
-        options: CopyOptions<'_>,
-    ) -> Result<CopiedPool> {
+    pub fn copy_pool(&self, from: &str, to: &str, options: CopyOptions<'_>) -> Result<CopiedPool> {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, to)?;
         if let Some(pool) = covered_here(|_| true) {

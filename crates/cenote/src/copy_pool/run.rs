@@ -261,11 +261,7 @@ impl Run<'_, '_> {
 }
 
 /// Sets some roots of the new pool. Where the last one leads, the work header keeps until the end.
-fn set_roots(
-    tx: &mut Tx<'_>,
-    copier: &Copier<'_>,
-    indexes: core::ops::Range<u16>,
-) -> Result<()> {
+fn set_roots(tx: &mut Tx<'_>, copier: &Copier<'_>, indexes: core::ops::Range<u16>) -> Result<()> {
     let pool = tx.first_pool();
     for index in indexes {
         let root = copier.new_root(index)?;

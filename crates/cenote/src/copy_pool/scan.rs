@@ -159,7 +159,8 @@ impl<'p> Copier<'p> {
         }
         let from = || self.blocks.names.from.to_owned();
         let found = self.blocks.source.heap.owner(root.addr);
-        let block = found.ok_or_else(|| CopyRefused::Root { from: from(), index, to: root.addr })?;
+        let block =
+            found.ok_or_else(|| CopyRefused::Root { from: from(), index, to: root.addr })?;
         Ok(Some(block))
     }
 

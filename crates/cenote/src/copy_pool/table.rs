@@ -207,8 +207,7 @@ impl<'p> Table<'p> {
             if number == 0 {
                 return Ok(Err(at));
             }
-            let forgotten =
-                planted(Bug::Copy(CopyBug::TableForgotten)) && number <= self.own_from;
+            let forgotten = planted(Bug::Copy(CopyBug::TableForgotten)) && number <= self.own_from;
             let entry = self.entry(number - 1)?;
             if entry.from == from && !forgotten {
                 return Ok(Ok(entry.to));
