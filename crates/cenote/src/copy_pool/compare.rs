@@ -1,4 +1,4 @@
-//! Compares the source with what an earlier call copied: whether it is what that call saw.
+//! Compares the source with what an earlier call copied: whether the source has changed since.
 //!
 //! If the roots are the same, and each block whose pointers are written is equal to its copy,
 //! pointer by pointer, then the source's roots lead to the same blocks as then, as far as the copy

@@ -10,15 +10,16 @@
 //! memory with the pool. Everything is done by ordinary transactions, each of which takes only so
 //! many blocks. A crash at any moment leaves one of these states:
 //!
-//! | state | what a transaction does | the store that commits the next state |
-//! | --- | --- | --- |
-//! | *made*: an empty pool | makes the work header, the roots of the source in it, and root 1023 | that transaction's commit: *copying* |
-//! | *copying*: found n, scanned m | allocates copies of blocks that roots or pointers lead to, with pointers into the source zero, and enters them: n rises | its commit: the same state |
-//! | the same | writes the pointers of entries from m on: m rises when an entry's are all there | its commit: the same state |
-//! | the same, m = n | sets roots, some at a time | its commit: the same state |
-//! | the same, all roots set | says that the source is not needed | its commit: *clearing* |
-//! | *clearing* | frees parts of the table, and the words that lead to them | its commit: the same state |
-//! | *clearing*, no part left | sets root 1023, and frees the rest | **its commit: the copy is finished** |
+//! * *made*: an empty pool. A transaction makes the work header, with the source's roots in it, and
+//!   sets root 1023: **its commit begins** *copying*.
+//! * *copying*, with n blocks found and m of them scanned. Transactions allocate copies of what
+//!   roots or pointers lead to, with pointers into the source zero, and enter them: n rises. They
+//!   write the pointers of entries from m on: m rises when all pointers of an entry are there. When
+//!   m = n they set roots, some at a time. **The commit of each leaves this state again.** The last
+//!   one says that the source is not needed: **its commit begins** *clearing*.
+//! * *clearing*: transactions free parts of the table, and the words that lead to them. The last
+//!   one sets root 1023 to what it is in the source, and frees the rest: **its commit finishes**
+//!   the copy.
 //!
 //! A pool in the state *copying* or *clearing* is opened by this module alone: root 1023 leads to
 //! the work header. The next call goes on from the state that it finds. In state *made* the pool is
