@@ -7,7 +7,7 @@
 
 use crate::failure::{Failure, STORE, word};
 use crate::keys::name_of;
-use cenote::{ArchivingError, Error, ReclaimRefused};
+use cenote::{ArchivingError, CopyRefused, Error, HeapKind, ReclaimRefused};
 use cenote_medium::MediumError;
 use cenote_object::ObjectError;
 use cenote_sealed::SealedError;
@@ -455,6 +455,35 @@ impl From<MediumError> for Failure {
     }
 }
 
+/// Why a pool was not copied, or is not to be opened yet.
+fn copy(error: CopyRefused) -> String {
+    let heap = |kind| match kind {
+        HeapKind::Traced => "traced",
+        HeapKind::Logged => "logged",
+    };
+    match error {
+        CopyRefused::Unfinished { pool, from } => {
+            let (to, source) = (word(&pool), word(&from));
+            format!(
+                "pool \"{pool}\" is an unfinished copy of pool \"{from}\": `cenote copy {STORE} \
+                 {source} {to}` goes on, and `cenote rm {STORE} {to}` removes it"
+            )
+        }
+        CopyRefused::Kind { pool, found, asked } => format!(
+            "pool \"{pool}\" has a {} heap, and --heap {} was asked for: leave out --heap, or \
+             choose another name",
+            heap(found),
+            heap(asked)
+        ),
+        CopyRefused::Changed { pool, what, at, from } => format!(
+            "pool \"{from}\" has changed since its copy \"{pool}\" was begun ({what} at {at:#x}): \
+             remove the copy with `cenote rm {STORE} {}`, and copy again",
+            word(&pool)
+        ),
+        error => error.to_string(),
+    }
+}
+
 impl From<ArchivingError> for Failure {
     fn from(error: ArchivingError) -> Self {
         match error {
@@ -485,6 +514,7 @@ impl From<Error> for Failure {
             Error::Format(error) => error.into(),
             Error::Store(error) => error.into(),
             Error::Archive(error) => error.into(),
+            Error::Copy(error) => Self::Failed(copy(error)),
             Error::NotWhole { pool, why } => Self::Failed(format!(
                 "pool \"{pool}\" is not whole, so programs cannot read its values: {}; look at it \
                  with `cenote check {STORE} --pool {}`, or {RESTORE_ALL}",

@@ -114,6 +114,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Top(arguments) => commands::top::run(arguments, out),
         Command::Trim(arguments) => commands::trim::run(arguments, out),
         Command::Clone(arguments) => commands::relocate::clone(arguments, out),
+        Command::Copy(arguments) => commands::copy::run(arguments, out),
         Command::Randomize(arguments) => commands::relocate::randomize(arguments, out),
         Command::Relocate(arguments) => commands::relocate::run(arguments, out),
         Command::Object(arguments) => commands::object::run(arguments, out),

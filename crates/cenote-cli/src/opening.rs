@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// What a daemon's socket can be given to.
 pub(crate) const THROUGH_A_DAEMON: &str = "ls, create, rm POOL, chmod, chown, logs, clone, \
-                                           randomize, export, import, snapshot, backup and top \
-                                           take it";
+                                           copy, randomize, export, import, snapshot, backup and \
+                                           top take it";
 
 fn is_socket(store: &StoreDir) -> bool {
     std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket())

@@ -7,6 +7,7 @@ mod bad_stores;
 mod command_line;
 mod commands;
 mod common;
+mod copied;
 mod copies;
 mod daemon;
 mod damaged_logged_heap;

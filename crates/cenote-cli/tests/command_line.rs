@@ -21,6 +21,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "top",
         "trim",
         "clone",
+        "copy",
         "randomize",
         "relocate",
         "object",

@@ -66,6 +66,14 @@ fn top_shows_clients_pools_and_rates_to_people_and_to_programs() {
 #[test]
 fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
     let fixture = with_pool();
+    let store = cenote::Store::open(&fixture.store).expect("a store");
+    let filled = store.pool("words").expect("a pool").write(|tx| -> cenote::Result<()> {
+        let list = cenote_collections::List::from_iter(tx, 0..1000_u64)?;
+        let root = tx.alloc(list)?;
+        tx.set_named_root("numbers", Some(root))
+    });
+    filled.expect("written");
+    store.close().expect("closed");
     let archive = fixture.dir.path().join("words.cenote");
     let archive = archive.to_str().expect("text");
     with_daemon(&fixture, |socket| {
@@ -88,6 +96,10 @@ fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
         run(["import", socket, archive, "--as", "again"]).complains(3, &["again"]);
         let out = run(["clone", socket, "again", "copy"]).exits(0).out;
         assert!(out.contains("is a copy of \"again\"") && out.contains("opened"), "{out}");
+        let out = run(["copy", socket, "again", "logged", "--heap", "logged"]).exits(0).out;
+        assert!(out.contains("\"logged\" is a copy of \"again\""), "{out}");
+        run(["copy", socket, "again", "logged"]).complains(3, &["\"logged\""]);
+        run(["copy", socket, "absent", "more"]).complains(3, &["\"absent\""]);
         run(["clone", socket, "again", "shared", "--reflink"]).complains(3, &["stop the daemon"]);
         let out = run(["randomize", socket, "copy", "--eager"]).exits(0).out;
         assert!(

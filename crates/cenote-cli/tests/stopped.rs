@@ -87,6 +87,38 @@ fn long_work_that_is_interrupted_says_what_stands_and_how_to_go_on() {
     fixture.run("check", &[]).exits(0);
 }
 
+/// Stopped again and again, a copy ends; until then no command opens it.
+#[test]
+fn a_copy_that_is_interrupted_goes_on_and_is_no_pool_until_then() {
+    let fixture = many();
+    let copy = ["many", "copy", "--heap", "logged"];
+    interrupted(&fixture, "copy", &copy)
+        .complains(130, &["stopped", "unfinished copy", "`cenote copy` goes on", "`cenote rm`"]);
+    let says = ["\"copy\" is an unfinished copy of pool \"many\"", "`cenote copy ", " many copy`"];
+    let checked = fixture.run("check", &["--pool", "copy"]).exits(1).out;
+    assert!(says.iter().all(|says| checked.contains(says)), "{checked}");
+    for (command, arguments) in [
+        ("dump", ["--pool", "copy"].as_slice()),
+        ("stats", &["copy"]),
+        ("reclaim", &["many"]),
+        ("copy", &["copy", "another"]),
+    ] {
+        fixture.run(command, arguments).complains(3, &says);
+    }
+    fixture
+        .run("copy", &["many", "copy", "--heap", "traced"])
+        .complains(3, &["has a logged heap", "leave out --heap"]);
+    assert!(fixture.run("ls", &[]).exits(0).out.contains("unfinished copy"));
+    assert_eq!(fixture.run("ls", &["--json"]).exits(0).json_lines()[0]["state"], "unfinished copy");
+    let done = fixture.run("copy", &["many", "copy", "--json"]).exits(0).json();
+    assert_eq!((&done["resumed"], &done["heap"]), (&true.into(), &"logged".into()));
+    fixture.run("check", &[]).exits(0);
+    fixture.run("rm", &["copy", "-y"]).exits(0);
+    interrupted(&fixture, "copy", &copy).complains(130, &["stopped"]);
+    fixture.run("rm", &["copy", "-y"]).exits(0);
+    fixture.run("check", &[]).exits(0);
+}
+
 #[test]
 fn trim_verify_and_the_ways_of_objects_say_what_stands() {
     let fixture = many();

@@ -18,7 +18,7 @@ use Does::{Changes, Looks};
 
 /// Commands with what they take. `S` is a store, `P` a pool, `O` an object, `N` a name or a file
 /// that is not there; `K` a key.
-const COMMANDS: [(&str, Does); 37] = [
+const COMMANDS: [(&str, Does); 38] = [
     ("ls S", Looks),
     ("info S", Looks),
     ("info S --heap P", Looks),
@@ -49,6 +49,7 @@ const COMMANDS: [(&str, Does); 37] = [
     ("trim S P", Changes),
     ("relocate S P", Changes),
     ("clone S P n2", Changes),
+    ("copy S P n3", Changes),
     ("randomize S P", Changes),
     ("object create S n --size 8K", Changes),
     ("object import S O --input /dev/null", Changes),

@@ -2,6 +2,7 @@
 //! file that is none of these needs a process to itself.
 
 mod common;
+mod copies;
 mod costs;
 mod filters;
 mod full_log;

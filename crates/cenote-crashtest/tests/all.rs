@@ -1,6 +1,7 @@
 //! Crash enumeration of all but histories, in one program: each program is linked for itself, and
 //! the tests of one run side by side. Each file's windows of addresses are its own.
 
+mod copies;
 mod dangling;
 mod dropped;
 mod golden_counts;

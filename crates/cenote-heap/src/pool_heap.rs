@@ -4,18 +4,19 @@
 //! for by [`PoolHeap::traced`], or returns a typed error that says what to do instead.
 
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
+use crate::class::block_size;
 use crate::error::{
     AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError, WrongKind,
 };
 use crate::exclusion::Exclusion;
 use crate::heap::{Heap, Trace};
-use crate::logged::{LoggedHeap, LoggedOptions, SubHeapStats};
+use crate::logged::{self, LoggedHeap, LoggedOptions, SubHeapStats};
 use crate::pool_backing::PoolBacking;
 use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
 use crate::trace::{TraceOptions, Types};
 use crate::traced::TracedHeap;
 use crate::values::check_values;
-use cenote_layout::catalog::HeapKind;
+use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
@@ -55,7 +56,9 @@ impl PoolHeap {
                 if backing.root_puddle().is_none() {
                     return Err(OpenError::NoPuddle);
                 }
+                let goes_back = backing.record().mode == PoolMode::Shadowed;
                 let options = LoggedOptions::for_pool(backing.record().puddle_size);
+                let options = LoggedOptions { goes_back, ..options };
                 Ok(Self::Logged(LoggedHeap::open_pool(backing, &options)?))
             }
         }
@@ -81,6 +84,16 @@ impl PoolHeap {
         instead: &'static str,
     ) -> Result<&TracedHeap, WrongKind> {
         self.traced().ok_or(WrongKind { what, instead })
+    }
+
+    /// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if
+    /// no block can be that large. A logged heap without room for a slab gives more.
+    #[must_use]
+    pub fn block_size(&self, size: u64, align: u64) -> Option<u64> {
+        match self {
+            Self::Traced(_) => block_size(size, align),
+            Self::Logged(_) => logged::block_size(size, align),
+        }
     }
 
     /// Numbers and counts of the sub-heaps of a logged heap; none of another kind.

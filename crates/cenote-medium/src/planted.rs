@@ -6,10 +6,16 @@
 //! feature lets a test see the moments between the stores of an update ([`reach`]), and refuse
 //! blocks as a full pool does ([`is_refused`]).
 
+mod active;
+mod copies;
 mod logged;
 mod pointers;
 mod steps;
 
+#[cfg(feature = "planted-bugs")]
+pub use active::plant;
+pub use active::planted;
+pub use copies::CopyBug;
 pub use logged::LoggedBug;
 pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
@@ -575,26 +581,6 @@ pub enum Bug {
     Logged(LoggedBug),
     /// One of what reads pointers.
     Pointer(PointerBug),
-}
-
-#[cfg(feature = "planted-bugs")]
-std::thread_local! {
-    static ACTIVE: core::cell::Cell<Bug> = const { core::cell::Cell::new(Bug::None) };
-}
-
-/// Whether this bug is planted in this thread.
-#[inline(always)]
-#[must_use]
-pub fn planted(bug: Bug) -> bool {
-    #[cfg(feature = "planted-bugs")]
-    let is_planted = ACTIVE.with(|active| active.get() == bug);
-    #[cfg(not(feature = "planted-bugs"))]
-    let (is_planted, _) = (false, bug);
-    is_planted
-}
-
-/// Plants a bug in this thread; [`Bug::None`] takes it out again.
-#[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Bug) {
-    ACTIVE.with(|active| active.set(bug));
+    /// One of copies of pools.
+    Copy(CopyBug),
 }

@@ -1,6 +1,7 @@
 //! One error type for users: each variant is a family, and its message says what, where and what to
 //! do.
 
+use crate::copy_refused::CopyRefused;
 use crate::persist::TypeSetError;
 use cenote_layout::id::TypeId;
 use cenote_layout::values::InvalidValue;
@@ -37,6 +38,9 @@ pub enum Error {
     /// Pools were not exported, or an archive not imported.
     #[error(transparent)]
     Archive(#[from] cenote_relocate::archiving::ArchivingError),
+    /// A pool was not copied into another, or is an unfinished copy.
+    #[error(transparent)]
+    Copy(#[from] CopyRefused),
     /// There is no such root.
     #[error(transparent)]
     RootIndex(#[from] cenote_heap::RootError),
@@ -279,6 +283,7 @@ impl fmt::Debug for Error {
             Self::HeapRecover(value) => of("HeapRecover", value),
             Self::Reclaim(value) => of("Reclaim", value),
             Self::Archive(value) => of("Archive", value),
+            Self::Copy(value) => of("Copy", value),
             Self::RootIndex(value) => of("RootIndex", value),
             Self::Tx(value) => of("Tx", value),
             Self::Types(value) => of("Types", value),
@@ -354,6 +359,7 @@ impl Error {
             | Self::HeapRecover(_)
             | Self::Reclaim(_)
             | Self::Archive(_)
+            | Self::Copy(_)
             | Self::RootIndex(_)
             | Self::Tx(_)
             | Self::Types(_)

@@ -95,6 +95,9 @@ mod check;
 mod checking;
 mod connect;
 mod copied;
+mod copy_pool;
+mod copy_refused;
+mod copying;
 mod daemon_api;
 mod derived;
 mod error;
@@ -168,6 +171,8 @@ pub use cenote_store::{
     PoolListing as ListedPool, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
     RestoredPool, StoreInfo, UndecidedLogs, VerifiedPuddle, WindowPolicy,
 };
+pub use copy_pool::{CopiedPool, CopyOptions, CopyPhase, CopyProgress, OnCopyProgress};
+pub use copy_refused::CopyRefused;
 pub use error::{Error, ReclaimRefused, Result};
 pub use heap_ptr::HeapPtr;
 pub use holder::{RegionPtr, RelPtr};

@@ -59,12 +59,12 @@ pub(crate) struct NameEntry {
 
 const _: () = assert!(size_of::<Directory>() == 4096 && size_of::<NameEntry>() == 256);
 
-/// Implements `Persist` for a type of this file: a declared type's name has no `/`, so no block of
+/// Implements `Persist` for a type of this crate: a declared type's name has no `/`, so no block of
 /// a program's type passes for one of these.
 macro_rules! persist {
     ($name:literal, $type:ident, |$layout:ident| $fields:expr) => {
         // SAFETY: every field and pointer is described where it is, any bytes are a value, and the
-        // name belongs to this file.
+        // name belongs to this crate.
         unsafe impl Persist for $type {
             const TYPE_ID: TypeId = TypeId::of_name($name);
 
@@ -78,6 +78,8 @@ macro_rules! persist {
         }
     };
 }
+
+pub(crate) use persist;
 
 persist!("cenote/RootTarget", RootTarget, |layout| {
     layout.field::<u64>("addr", offset_of!(Self, addr));

@@ -1,6 +1,7 @@
 //! The pools of a store that are open in this process, by name.
 
 use crate::checking::Checking;
+use crate::copying;
 use crate::error::{Error, Result};
 use crate::extensions::Extension;
 use crate::open_pool::{Listing, OpenList, PoolInner, PoolWatcher};
@@ -22,6 +23,9 @@ pub(crate) enum By<'k> {
     Key(Option<&'k Keyring>),
     /// This crate looks at all pools: one that is open needs no key again.
     Internal,
+    /// As [`By::Key`], for a copy of another pool that is to be filled: it may be held, by this
+    /// thread, and unfinished.
+    Copying(Option<&'k Keyring>),
 }
 
 /// The pools of a store that are open, by name.
@@ -107,6 +111,9 @@ impl OpenPools {
         let found = self.find_or_open_within(store, name, access, by);
         drop(within);
         let (pool, is_new) = found?;
+        if !matches!(by, By::Copying(_)) {
+            copying::refuse_unfinished(&pool)?;
+        }
         if is_new {
             self.watchers.iter().for_each(|watcher| watcher.listed(store, &pool));
         }
@@ -121,12 +128,16 @@ impl OpenPools {
         access: Access,
         by: By<'_>,
     ) -> Result<(Arc<PoolInner>, bool)> {
-        let key = if let By::Key(key) = by { key } else { None };
+        let (key, is_copying) = match by {
+            By::Key(key) => (key, false),
+            By::Internal => (None, false),
+            By::Copying(key) => (key, true),
+        };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
         let mut list = self.locked();
         loop {
-            let mut dying = self.is_held(name)?;
+            let mut dying = !is_copying && self.is_held(name)?;
             for (_, pool) in list.iter().filter(|(listed, _)| listed == name) {
                 match pool.upgrade() {
                     // One that a policy made read-only will not become writable by asking again.
@@ -167,6 +178,11 @@ impl OpenPools {
         self.watchers.iter().for_each(|watcher| watcher.opened(&pool));
         list.push((name.to_string(), Arc::downgrade(&pool)));
         Ok((pool, true))
+    }
+
+    /// Whether a pool is open, or is being closed.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.locked().iter().any(|(listed, _)| listed == name)
     }
 
     /// See [`HeldPools`]. Waits for those that are being closed; pools that are open stay open.

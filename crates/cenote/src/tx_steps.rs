@@ -6,8 +6,10 @@ use crate::open_pool::{PoolInner, TypeOf};
 use crate::persist::{ArrayOf, Persist};
 use crate::ptr::Ptr;
 use crate::tx::Tx;
+use cenote_heap::Heap;
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, CopyBug, planted};
+use cenote_tx::TxError;
 use core::ptr::NonNull;
 
 impl<'p> Tx<'p> {
@@ -129,25 +131,62 @@ impl<'p> Tx<'p> {
 
     /// A block for at least `len` values, zeroed, and for how many there is room.
     #[inline(never)]
-    fn alloc_zeroed(
+    pub(crate) fn alloc_zeroed(
         &mut self,
         pool: &'p PoolInner,
         (size, align): (usize, u64),
         len: usize,
         type_id: TypeId,
     ) -> Result<(NonNull<u8>, usize)> {
-        let bytes = (size as u64)
-            .checked_mul(len.max(1) as u64)
-            .and_then(|bytes| cenote_heap::class::block_size(bytes, align))
-            .ok_or(Error::OutOfBounds {
-                index: len as u64,
-                len: isize::MAX as u64 / size as u64,
-            })?;
-        let place = self.alloc_block(pool, (bytes, align), type_id)?;
-        // SAFETY: a fresh block of so many bytes, of this transaction alone, which can be written.
-        // The whole block, also what the size class adds, is asked for and zeroed: the pointer map
-        // of an array goes over all of it.
-        unsafe { place.write_bytes(0, bytes as usize) };
-        Ok((place, bytes as usize / size))
+        let bytes = (size as u64).checked_mul(len.max(1) as u64);
+        let (place, whole) = bytes
+            .map(|bytes| self.alloc_whole(pool, (bytes, align), 0, type_id))
+            .unwrap_or_else(|| Err(too_many(size, len)))?;
+        Ok((place, whole as usize / size))
     }
+
+    /// A block of `size` bytes at least, and how many it has: those from `kept` on are zero.
+    ///
+    /// The whole block, also what the heap adds, is asked for and cleared: the pointer map of an
+    /// array goes over all of it.
+    pub(crate) fn alloc_whole(
+        &mut self,
+        pool: &'p PoolInner,
+        (size, align): (u64, u64),
+        kept: u64,
+        type_id: TypeId,
+    ) -> Result<(NonNull<u8>, u64)> {
+        let Some(asked) = pool.heap.block_size(size, align) else {
+            return Err(too_many(1, usize::try_from(size).unwrap_or(usize::MAX)));
+        };
+        let place = self.alloc_block(pool, (asked, align), type_id)?;
+        let mut clear = asked;
+        if planted(Bug::Copy(CopyBug::EndNotCleared)) {
+            clear = cenote_heap::class::block_size(size, align).unwrap_or(asked).min(asked);
+        }
+        // SAFETY: a fresh block of so many bytes, of this transaction alone, which can be written.
+        unsafe { place.add(kept as usize).write_bytes(0, (clear - kept) as usize) };
+        let mut whole = asked;
+        if pool.heap.traced().is_none() {
+            // Where there is no room for a slab, the heap gives a block of its own.
+            let addr = place.as_ptr().addr() as u64;
+            whole = pool.heap.usable_size(addr).map_err(TxError::from)?;
+            let end = (whole - asked) as usize;
+            if end > 0 {
+                // SAFETY: the rest of the same block. It was not asked for, so it is logged.
+                unsafe {
+                    let rest = place.as_ptr().add(asked as usize);
+                    self.raw_mut().add(rest, end)?;
+                    rest.write_bytes(0, end);
+                }
+            }
+        }
+        Ok((place, whole))
+    }
+}
+
+/// So many values have no block.
+#[cold]
+fn too_many(size: usize, len: usize) -> Error {
+    Error::OutOfBounds { index: len as u64, len: isize::MAX as u64 / size as u64 }
 }

@@ -8,7 +8,7 @@ mod tour;
 mod upkeep;
 
 pub(crate) use moves::{
-    Adopt, Backup, ClonePool, Export, Import, Randomize, Relocate, Restore, Snapshot,
+    Adopt, Backup, ClonePool, CopyPool, Export, Import, Randomize, Relocate, Restore, Snapshot,
 };
 pub(crate) use objects::{
     Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport, ObjectInfo, ObjectRm,
@@ -80,6 +80,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Clone(ClonePool),
     #[command(after_help = EXIT_HELP)]
+    Copy(CopyPool),
+    #[command(after_help = EXIT_HELP)]
     Randomize(Randomize),
     #[command(after_help = EXIT_HELP)]
     Relocate(Relocate),
@@ -123,6 +125,7 @@ impl Command {
             | Self::Rm(Rm { store, .. })
             | Self::Trim(Trim { store, .. })
             | Self::Clone(ClonePool { store, .. })
+            | Self::Copy(CopyPool { store, .. })
             | Self::Randomize(Randomize { store, .. })
             | Self::Relocate(Relocate { store, .. })
             | Self::Rekey(Rekey { store, .. })

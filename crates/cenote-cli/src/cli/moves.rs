@@ -1,6 +1,8 @@
 //! Commands that copy and move pools and stores.
 
+use super::pools::parse_heap;
 use super::{ChangedStore, StoreDir};
+use cenote::HeapKind;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
@@ -30,6 +32,33 @@ pub(crate) struct ClonePool {
     /// original ends with SIGBUS if the disk is full
     #[arg(long)]
     pub(crate) reflink: bool,
+}
+
+/// Copy a pool block by block, into one with another heap
+///
+/// The copy holds what the roots of POOL lead to. Its pointers lead into the copy, and into other
+/// pools where they did before. Apart from its heap it is made like POOL: mode, sizes, protection
+/// and permissions. POOL is only read.
+///
+/// A copy that was stopped, by Ctrl-C, a crash or a full disk, goes on by the same command. Until
+/// then no program can open it; `cenote rm` removes it. If POOL has changed meanwhile, the command
+/// refuses to go on. NAME may also be an empty pool that `cenote create` made: with another mode,
+/// size or protection, say.
+///
+/// The copy needs room for a table while it is made, up to 32 bytes for each block.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
+#[derive(Debug, Args)]
+pub(crate) struct CopyPool {
+    #[command(flatten)]
+    pub(crate) store: ChangedStore,
+    /// The pool
+    pub(crate) pool: String,
+    /// Name of the copy
+    pub(crate) name: String,
+    /// The copy's allocator: traced or logged (see `cenote create`). Default: that of POOL
+    #[arg(long, value_name = "KIND", value_parser = parse_heap)]
+    pub(crate) heap: Option<HeapKind>,
 }
 
 /// Give a pool new addresses, chosen at random

@@ -98,7 +98,7 @@ fn parse_permissions(text: &str) -> Result<u32, String> {
     }
 }
 
-fn parse_heap(text: &str) -> Result<HeapKind, String> {
+pub(super) fn parse_heap(text: &str) -> Result<HeapKind, String> {
     match text {
         "traced" => Ok(HeapKind::Traced),
         "logged" => Ok(HeapKind::Logged),

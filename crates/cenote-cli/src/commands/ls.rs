@@ -8,8 +8,8 @@ use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
 use cenote::{
-    Access, AtRest, AtRestError, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store,
-    StoreInfo,
+    Access, AtRest, AtRestError, CopyRefused, Error, HeapKind, NamedRoot, PoolInfo, PoolMode,
+    PoolStart, Store, StoreInfo,
 };
 use cenote_store::StoreError;
 use serde_json::{Value, json};
@@ -75,6 +75,8 @@ pub(crate) enum Unread {
     Locked,
     /// A daemon keeps it, and to read them a command would have to open the pool.
     Kept,
+    /// It is an unfinished copy, which `cenote copy` goes on with: nothing is wrong.
+    Unfinished,
     /// Something is.
     Failed(Failure),
 }
@@ -90,6 +92,7 @@ pub(crate) fn listed(store: &Store) -> Vec<PoolRow> {
         let read = store.pool_with(name, Access::ReadOnly).and_then(|pool| pool.named_roots());
         read.map_err(|error| match error {
             Error::TraceDue { .. } => Unread::TraceDue,
+            Error::Copy(CopyRefused::Unfinished { .. }) => Unread::Unfinished,
             Error::Store(StoreError::AtRest { source, .. })
                 if matches!(
                     *source,
@@ -123,7 +126,7 @@ fn names(roots: &Result<Vec<NamedRoot>, Unread>) -> String {
         Ok(roots) => roots,
         Err(Unread::TraceDue) => return "after recovery".into(),
         Err(Unread::Locked) => return "under its key".into(),
-        Err(Unread::Kept) => return "-".into(),
+        Err(Unread::Kept | Unread::Unfinished) => return "-".into(),
         Err(Unread::Failed(_)) => return "cannot be read".into(),
     };
     let all = roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -152,7 +155,11 @@ pub(crate) fn table(pools: &[PoolRow]) -> Table {
             pool.puddles.to_string(),
             mode(pool.record.mode, pool.at_rest),
             heap(pool.record.heap).into(),
-            if matches!(roots, Err(Unread::Kept)) { "-" } else { start(pool.start) }.into(),
+            match roots {
+                Err(Unread::Kept) => "-".into(),
+                Err(Unread::Unfinished) => "unfinished copy".into(),
+                _ => start(pool.start).into(),
+            },
             date(pool.record.created_at_s),
             names(roots),
         ]);
@@ -178,7 +185,11 @@ pub(crate) fn as_json(listed: &PoolRow) -> Value {
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
         "created_at_s": record.created_at_s, "named_roots": roots,
-        "state": if matches!(listed.roots, Err(Unread::Kept)) { "kept" } else { start(pool.start) },
+        "state": match listed.roots {
+            Err(Unread::Kept) => "kept",
+            Err(Unread::Unfinished) => "unfinished copy",
+            _ => start(pool.start),
+        },
         "recovery_due": matches!(listed.roots, Err(Unread::TraceDue)),
     })
 }

@@ -4,6 +4,7 @@ pub(crate) mod adopt;
 pub(crate) mod archiving;
 pub(crate) mod backup;
 pub(crate) mod check;
+pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod damage;
 pub(crate) mod doctor;

@@ -82,12 +82,16 @@ impl<G: Backing> LoggedHeap<G> {
         let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size })?;
         // SAFETY: the root puddle is mapped, and this heap has claimed it.
         let opened = unsafe {
-            match HeapRoot::is_unmade(root) {
-                Ok(true) if extents.len() == 1 && is_writable => {
+            let unmade = match HeapRoot::is_unmade(root) {
+                Ok(true) => extents.len() == 1 || options.goes_back && HeapRoot::is_zero(root),
+                _ => false,
+            };
+            match unmade {
+                true if is_writable => {
                     HeapRoot::make(&backing, root, (geometry, options.guards.min(1)))
                 }
-                Ok(true) if extents.len() == 1 => HeapRoot::unmade(root, geometry),
-                _ => HeapRoot::open(&backing, root),
+                true => HeapRoot::unmade(root, geometry),
+                false => HeapRoot::open(&backing, root),
             }
         };
         let heap = Self::with(backing, opened, root, options, extents.clone())?;

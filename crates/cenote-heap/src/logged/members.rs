@@ -37,13 +37,25 @@ pub struct LoggedOptions {
     pub cpu: fn() -> u32,
     /// How metadata are protected against stray stores, as far as that can be had here.
     pub protection: Protection,
+    /// Whether a crash may take the pool back to before its heap was made, and leave it puddles
+    /// that it took since: a pool in shadowed mode that was never psynced.
+    pub goes_back: bool,
 }
 
 impl Default for LoggedOptions {
     fn default() -> Self {
         let protection = Protection::default();
         let cpu = cpu_number::current;
-        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, guards: 1, cpu, protection }
+        Self {
+            sub_heaps: 0,
+            lanes: 16,
+            tickets: 8192,
+            levels: 5,
+            guards: 1,
+            cpu,
+            protection,
+            goes_back: false,
+        }
     }
 }
 

@@ -70,5 +70,5 @@ pub use members::{LoggedHeap, LoggedOptions};
 pub use micro::MicroLog;
 
 pub use state::SubHeap;
-pub use sub_heap::SubHeapStats;
+pub use sub_heap::{SubHeapStats, block_size};
 pub use transaction::HeapLog;

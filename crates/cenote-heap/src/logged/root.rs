@@ -106,6 +106,18 @@ impl HeapRoot {
         Ok(read(&words).is_err() && behind().all(|offset| words.load(offset) == 0))
     }
 
+    /// Whether there is nothing at all behind the page of the heap's header.
+    ///
+    /// # Safety
+    /// As for [`Root::open`].
+    pub(crate) unsafe fn is_zero(extent: Extent) -> bool {
+        let len = extent.size - header_space(extent.size);
+        // SAFETY: the range lies in the puddle, which is mapped; its words are accessed by atomics
+        // alone (caller).
+        let all = unsafe { Words::new(start(&extent), len) };
+        all.is_some_and(|all| (PAGE_SIZE..len).step_by(8).all(|offset| all.load(offset) == 0))
+    }
+
     /// Reads the header, and makes durable what is believed from now on.
     ///
     /// # Safety

@@ -52,6 +52,14 @@ pub(crate) struct Request {
     pub(crate) apart: bool,
 }
 
+/// Bytes of the block or the slot that serves a request where there is room for both; `None`: no
+/// block can be that large.
+#[must_use]
+pub fn block_size(size: u64, align: u64) -> Option<u64> {
+    let slot = slot_size(size, align).map(u64::from);
+    slot.or_else(|| class_for(size.max(align)).map(|class| 1 << class))
+}
+
 /// What serves a request: a slot of so many bytes in a slab of the class, or a block of the class.
 struct Wanted {
     slot: Option<u32>,
