@@ -299,13 +299,7 @@ impl fmt::Debug for Error {
 impl Error {
     /// For variants that have fields with names.
     fn show_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut of = |variant: &str, fields: &[(&str, &dyn fmt::Debug)]| {
-            let mut shown = f.debug_struct(variant);
-            for (name, value) in fields {
-                shown.field(name, value);
-            }
-            shown.finish()
-        };
+        let mut of = |variant: &str, fields: &[Field<'_>]| show_variant(f, variant, fields);
         match self {
             Self::Dangling { addr, type_name } => {
                 of("Dangling", &[("addr", addr), ("type_name", type_name)])
@@ -369,6 +363,17 @@ impl Error {
             | Self::AsIs => Ok(()),
         }
     }
+}
+
+/// Name and value of a field.
+type Field<'a> = (&'a str, &'a dyn fmt::Debug);
+
+fn show_variant(f: &mut fmt::Formatter<'_>, variant: &str, fields: &[Field<'_>]) -> fmt::Result {
+    let mut shown = f.debug_struct(variant);
+    for (name, value) in fields {
+        shown.field(name, value);
+    }
+    shown.finish()
 }
 
 /// Why a run was not begun, or not ended. What it gave back before, if anything, were leaks.

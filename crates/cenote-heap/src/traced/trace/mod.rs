@@ -16,6 +16,7 @@
 //! the first of them. Several workers share their pending blocks (`share`); they start only when a
 //! heap turns out to be large.
 
+mod heap_pointers;
 mod program;
 mod share;
 mod slices;

@@ -115,7 +115,7 @@ enum Elsewhere {
 
 /// One thread's part of a traversal.
 pub(super) struct Worker<'t, 'g, G: Backing> {
-    tracer: &'t Tracer<'g, G>,
+    pub(super) tracer: &'t Tracer<'g, G>,
     queue: Queue,
     stack: Vec<Pending>,
     parts: Vec<BlockPart>,
@@ -420,32 +420,6 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         }
     }
 
-    /// Follows the two words of a heap pointer.
-    #[inline(never)]
-    pub(super) fn follow_heap<const ALONE: bool>(
-        &mut self,
-        at: u64,
-        pair: [u64; 2],
-        target: PointerTarget,
-    ) {
-        match RegionAddress::from_pair(pair) {
-            Some(place) => match self.tracer.backing.region(&place) {
-                Some(to) => self.follow::<ALONE>(at, to, target, true),
-                None => self.fault(Fault::Outside, at, pair[1], target),
-            },
-            None => self.fault(Fault::Malformed, at, pair[0], target),
-        }
-    }
-
-    /// Follows two words that may be a heap pointer.
-    #[cold]
-    pub(super) fn follow_heap_perhaps<const ALONE: bool>(&mut self, at: u64, pair: [u64; 2]) {
-        let place = RegionAddress::from_pair(pair);
-        if let Some(to) = place.and_then(|place| self.tracer.backing.region(&place)) {
-            self.follow::<ALONE>(at, to, PointerTarget::UNKNOWN, false);
-        }
-    }
-
     /// Follows a word that may be a pointer of any kind, or none.
     #[inline(always)]
     pub(super) fn follow_perhaps<const ALONE: bool>(&mut self, at: u64, word: u64) {
@@ -461,7 +435,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[cold]
-    fn fault(&mut self, fault: Fault, at: u64, to: u64, target: PointerTarget) {
+    pub(super) fn fault(&mut self, fault: Fault, at: u64, to: u64, target: PointerTarget) {
         self.counts.faults += 1;
         if self.counts.findings.len() < LISTED_MAX {
             self.counts.findings.push(Finding { fault, at, to, target: target.type_id });
