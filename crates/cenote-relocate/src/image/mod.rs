@@ -5,8 +5,8 @@
 //! believes nothing in it: descriptors count by their checksums, spans and classes are checked, and
 //! no word is read or written that is not inside a block inside the image.
 //!
-//! Each kind of heap supplies what says where blocks lie ([`contents`]): of a traced heap the image
-//! itself ([`traced`]), of a logged heap a list ([`logged`]).
+//! Each kind of heap supplies what says where blocks lie (`contents`): of a traced heap the image
+//! itself (`traced`), of a logged heap a list (`logged`).
 //!
 //! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value
 //! are found before the first of them is changed.
