@@ -24,6 +24,8 @@ const LINKS: u64 = 4000;
 
 thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
+    /// Of heaps that are made.
+    static GUARDS: Cell<u32> = const { Cell::new(1) };
 }
 
 fn opened(store: &Store, name: &str, cpus: u32) -> LoggedHeap<PoolBacking> {
@@ -32,6 +34,7 @@ fn opened(store: &Store, name: &str, cpus: u32) -> LoggedHeap<PoolBacking> {
         sub_heaps: cpus,
         cpu: || CPU.get(),
         protection: Protection::None,
+        guards: GUARDS.get(),
         ..LoggedOptions::for_pool(SIZE)
     };
     // SAFETY: no other heap of the pool is open, and the test gives out no reference.
@@ -120,6 +123,16 @@ fn is_said(medium: &Arc<dyn Medium>) -> bool {
 
 #[test]
 fn a_pool_of_four_cpus_comes_to_a_machine_with_one() {
+    comes_to_a_machine_with_one();
+}
+
+#[test]
+fn a_heap_of_an_earlier_build_comes_to_another_machine() {
+    GUARDS.set(0);
+    comes_to_a_machine_with_one();
+}
+
+fn comes_to_a_machine_with_one() {
     let (medium, source) = store_on(&blank(0));
     built(source);
     let source = crate::graph::open(&medium);

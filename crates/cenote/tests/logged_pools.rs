@@ -6,9 +6,11 @@ use cenote::{
     PoolMode, PoolOptions, Ptr, Reader, Result, Store,
 };
 use cenote_heap::WrongKind;
+use cenote_layout::puddle::header_space;
 use cenote_testkit::child::{self, Acknowledging, acknowledge};
 use cenote_testkit::directories::directory;
 use cenote_testkit::random::next;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -247,6 +249,34 @@ fn a_shadowed_pool_has_what_was_psynced() -> Result<()> {
     let pool = store.pool("list")?;
     assert_eq!(values(&pool)?, (0..99).rev().collect::<Vec<_>>());
     assert_sound(&pool, 99);
+    Ok(())
+}
+
+#[test]
+fn a_shadowed_pool_that_lost_its_root_puddle_is_refused_and_not_made_anew() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let options = PoolOptions { mode: PoolMode::Shadowed, puddle_size: 256 << 10, ..options() };
+    let pool = store.create_pool("list", &options)?;
+    for i in 0..100 {
+        push(&pool, i)?;
+    }
+    assert!(pool.stats()?.puddles > 1);
+    pool.psync()?;
+    drop(pool);
+    let root = store.puddle_records().into_iter().find(|p| p.pool.0 != 0 && p.index == 0);
+    let root = root.expect("a root puddle");
+    store.close()?;
+    let path = dir.path().join("primary").join(root.uuid.to_string());
+    let file = std::fs::File::options().write(true).open(path).expect("its primary");
+    let header = header_space(root.size);
+    file.write_all_at(&vec![0; (root.size - header) as usize], header).expect("zeros");
+    let store = Store::open(dir.path())?;
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let error = store.pool_with("list", access).expect_err("no heap is made there");
+        assert!(error.to_string().contains("heap"), "{error}");
+    }
+    assert!(store.clone_pool("list", "other").is_err());
     Ok(())
 }
 

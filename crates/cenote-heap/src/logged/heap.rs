@@ -83,7 +83,8 @@ impl<G: Backing> LoggedHeap<G> {
         // SAFETY: the root puddle is mapped, and this heap has claimed it.
         let opened = unsafe {
             let unmade = match HeapRoot::is_unmade(root) {
-                Ok(true) => extents.len() == 1 || options.goes_back && HeapRoot::is_zero(root),
+                Ok(true) if extents.len() == 1 => true,
+                Ok(true) if options.goes_back => Self::is_never_psynced(&backing, &extents)?,
                 _ => false,
             };
             match unmade {
@@ -102,6 +103,23 @@ impl<G: Backing> LoggedHeap<G> {
             false => heap.members().try_for_each(|(_, member)| member.heap.hide_tickets())?,
         }
         Ok(heap)
+    }
+
+    /// Whether there is nothing in the puddles of a pool in shadowed mode: each psync stores all or
+    /// nothing, so none was made. One that lost its root alone is not taken for it.
+    ///
+    /// # Safety
+    /// As for [`HeapRoot::open`], of all puddles.
+    unsafe fn is_never_psynced(backing: &G, extents: &[Extent]) -> Result<bool, LoggedError> {
+        for (number, extent) in extents.iter().enumerate() {
+            backing.map(extent)?;
+            let from = if number == 0 { PAGE_SIZE } else { 0 };
+            // SAFETY: the caller's promise is the same, and the puddle is mapped now.
+            if !unsafe { HeapRoot::is_zero(*extent, from) } {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes the pool for this heap.

@@ -27,6 +27,9 @@ use cenote_sys::memory::{self, OwnedRegion};
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 
+/// Bytes that are read at a time.
+const STEP: u64 = 1 << 20;
+
 /// Reads what a puddle holds, from an offset on.
 pub type ReadImage<'a, E> = &'a mut dyn FnMut(&PuddleRecord, u64, &mut [u8]) -> Result<(), E>;
 
@@ -43,8 +46,29 @@ pub fn blocks_in<E>(
         Ok(copy) => copy,
         Err(refused) => return Ok(Err(refused)),
     };
-    copy.fill(puddles, read)?;
+    if !copy.fill(puddles, read)? && is_empty(puddles, read)? {
+        return Ok(Ok(PoolBlocks::default()));
+    }
     Ok(copy.blocks())
+}
+
+/// Whether the puddles have nothing in their bodies, but for the page of the heap's header: a pool
+/// in shadowed mode that was never psynced has no heap yet.
+fn is_empty<E>(puddles: &[PuddleRecord], read: ReadImage<'_, E>) -> Result<bool, E> {
+    let mut bytes = vec![0; STEP as usize];
+    for puddle in puddles {
+        let header = if puddle.index == 0 { PAGE_SIZE } else { 0 };
+        let mut at = header_space(puddle.size) + header;
+        while at < puddle.size {
+            let bytes = &mut bytes[..STEP.min(puddle.size - at) as usize];
+            read(puddle, at, bytes)?;
+            if bytes.iter().any(|&byte| byte != 0) {
+                return Ok(false);
+            }
+            at += bytes.len() as u64;
+        }
+    }
+    Ok(true)
 }
 
 /// A puddle in private memory, of zeros where nothing was copied.
@@ -93,8 +117,9 @@ impl Copy {
         word.map_or(0, |word| u64::from_le_bytes(*word))
     }
 
-    /// Copies the root's words, and the metadata of all sub-heaps that they name.
-    fn fill<E>(&mut self, puddles: &[PuddleRecord], read: ReadImage<'_, E>) -> Result<(), E> {
+    /// Copies the root's words, and the metadata of all sub-heaps that they name. Says whether
+    /// there is a heap.
+    fn fill<E>(&mut self, puddles: &[PuddleRecord], read: ReadImage<'_, E>) -> Result<bool, E> {
         let mut copied = |copy: &mut Self, puddle: u32, from: u64, len: u64| {
             let bytes = copy.bytes(puddle, from, len);
             match puddles.iter().find(|record| record.index == puddle) {
@@ -102,12 +127,12 @@ impl Copy {
                 _ => Ok(()),
             }
         };
-        let Some(root) = puddles.first() else { return Ok(()) };
+        let Some(root) = puddles.first() else { return Ok(false) };
         let first = header_space(root.size);
         copied(self, root.index, first, LoggedHeader::SUB_HEAPS)?;
         let header = header::read::<LoggedHeader>(self.bytes(root.index, first, PAGE_SIZE), true);
         let Some(geometry) = header.ok().and_then(|header| header.geometry()) else {
-            return Ok(());
+            return Ok(false);
         };
         let len = geometry.metadata_len.next_multiple_of(PAGE_SIZE);
         for number in 0..SUB_HEAPS_MAX {
@@ -126,7 +151,7 @@ impl Copy {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What is allocated when the next opener has done its work.

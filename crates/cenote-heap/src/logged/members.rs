@@ -38,7 +38,8 @@ pub struct LoggedOptions {
     /// How metadata are protected against stray stores, as far as that can be had here.
     pub protection: Protection,
     /// Whether a crash may take the pool back to before its heap was made, and leave it puddles
-    /// that it took since: a pool in shadowed mode that was never psynced.
+    /// that it took since: a pool in shadowed mode. It counts as that only if there is nothing in
+    /// its puddles.
     pub goes_back: bool,
 }
 
@@ -125,8 +126,8 @@ impl<G: Backing> LoggedHeap<G> {
         let of_metadata = (metadata.puddle != 0).then_some((metadata.puddle, false));
         for (puddle, is_data) in of_metadata.into_iter().chain(heap.puddles()) {
             let extent = growth.use_up(puddle).ok_or(LoggedError::Puddle { number, puddle })?;
-            let role = self.backing.is_for_metadata(&extent).filter(|_| self.root.guards > 0);
-            if role.is_some_and(|is_metadata| is_metadata == is_data) {
+            // Metadata may lie in a puddle for blocks: an import gives all puddles that role.
+            if is_data && self.backing.is_for_metadata(&extent) == Some(true) {
                 return Err(LoggedError::Puddle { number, puddle });
             }
             self.mark(&extent, is_data.then_some(number));

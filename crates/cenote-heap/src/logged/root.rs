@@ -106,16 +106,16 @@ impl HeapRoot {
         Ok(read(&words).is_err() && behind().all(|offset| words.load(offset) == 0))
     }
 
-    /// Whether there is nothing at all behind the page of the heap's header.
+    /// Whether a puddle of the heap has nothing in its body, from an offset there on.
     ///
     /// # Safety
-    /// As for [`Root::open`].
-    pub(crate) unsafe fn is_zero(extent: Extent) -> bool {
+    /// As for [`HeapRoot::open`].
+    pub(crate) unsafe fn is_zero(extent: Extent, from: u64) -> bool {
         let len = extent.size - header_space(extent.size);
         // SAFETY: the range lies in the puddle, which is mapped; its words are accessed by atomics
         // alone (caller).
         let all = unsafe { Words::new(start(&extent), len) };
-        all.is_some_and(|all| (PAGE_SIZE..len).step_by(8).all(|offset| all.load(offset) == 0))
+        all.is_some_and(|all| (from..len).step_by(8).all(|offset| all.load(offset) == 0))
     }
 
     /// Reads the header, and makes durable what is believed from now on.

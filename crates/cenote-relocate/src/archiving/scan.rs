@@ -12,6 +12,7 @@
 use super::ArchivingError;
 use crate::image::roots_at;
 use cenote_heap::logged::{ReadImage, blocks_in};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
@@ -19,6 +20,7 @@ use cenote_layout::heap::{
 };
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_heap, decode_relative};
+use cenote_layout::puddle::header_space;
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_layout::values::Values;
 use cenote_medium::planted::{Bug, PointerBug, planted};
@@ -256,7 +258,7 @@ impl PuddleScan<'_> {
         let size = self.body.puddle.size;
         let roots = match self.body.apart {
             None => HeapGeometry::new(size, true).map(|geometry| geometry.roots),
-            Some(_) => roots_at(size),
+            Some(_) => self.roots_of_logged(size)?,
         };
         if let Some(roots) = roots.filter(|_| self.body.puddle.index == 0) {
             self.roots(roots, found)?;
@@ -280,6 +282,15 @@ impl PuddleScan<'_> {
                 },
             )
         })
+    }
+
+    /// Where the roots of a logged heap lie, by its header.
+    fn roots_of_logged(&self, size: u64) -> Result<Option<u64>, ArchivingError> {
+        let mut header = Vec::new();
+        if self.body.puddle.index == 0 {
+            self.body.read(header_space(size), PAGE_SIZE, &mut header)?;
+        }
+        Ok(roots_at(size, &header))
     }
 
     fn roots(&self, roots: u64, found: &mut FoundReferences) -> Result<(), ArchivingError> {

@@ -9,15 +9,19 @@ use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::heap::{HeapGeometry, ROOT_COUNT, RootSlot};
 use cenote_layout::logged::LoggedHeader;
 use cenote_layout::puddle::header_space;
+use cenote_layout::{PAGE_SIZE, header};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
 use cenote_store::relocate::PoolBlocks;
 
-/// Where the numbered roots lie in a root puddle of so many bytes; `None`: it has no room for them.
-pub(crate) fn roots_at(size: u64) -> Option<u64> {
+/// Where the numbered roots lie in a root puddle of so many bytes, by the heap's header, which is
+/// at the start of `header` if there is one; `None`: it has no room for them.
+pub(crate) fn roots_at(size: u64, header: &[u8]) -> Option<u64> {
     if planted(Bug::Logged(LoggedBug::RootsOfTracedHeap)) {
         return HeapGeometry::new(size, true).map(|geometry| geometry.roots);
     }
-    let roots = header_space(size) + LoggedHeader::ROOTS;
+    let header = header::read::<LoggedHeader>(header, true);
+    let guards = header.map_or(1, |header: LoggedHeader| header.guards);
+    let roots = header_space(size) + LoggedHeader::roots_at(guards);
     (roots + ROOT_COUNT * size_of::<RootSlot>() as u64 <= size).then_some(roots)
 }
 
@@ -32,7 +36,12 @@ pub(super) fn contents(
         return Err(format!("{} bytes are no heap puddle of {size}", image.len()));
     }
     let roots = match puddle.index {
-        0 => Some(roots_at(size).ok_or("it is too small for the roots of a pool")? as usize),
+        0 => {
+            let header = image.get(header_space(size) as usize..).unwrap_or_default();
+            let header = &header[..header.len().min(PAGE_SIZE as usize)];
+            let none = "it is too small for the roots of a pool";
+            Some(roots_at(size, header).ok_or(none)? as usize)
+        }
         _ => None,
     };
     let mut extents = Vec::new();

@@ -5,6 +5,7 @@
 //! | no pointer, null, or a pointer that leads out of the source | the same |
 //! | an off-holder that leads out of the source | another word, to the same place |
 //! | a pointer into a block of the source | the same kind, to the same place of its copy |
+//! | each of the two words of a heap pointer | as the pointer, both in one transaction |
 //! | a pointer into the source, to no block | refused |
 //! | a word that may be a pointer, and is not 0 | refused: only the program's code can tell |
 
@@ -22,6 +23,16 @@ use cenote_medium::planted::{Bug, CopyBug, planted};
 pub(super) struct Form {
     kind: PointerKind,
     tag_mask: u64,
+    /// Of a heap pointer, which has two words: both, and which of them it is.
+    pair: [u64; 2],
+    part: usize,
+}
+
+impl Form {
+    /// Whether the word before belongs to the same pointer.
+    pub(super) const fn goes_on(&self) -> bool {
+        self.part != 0
+    }
 }
 
 /// A word that a pointer map names, in a block that is being copied.
@@ -41,8 +52,16 @@ pub(super) fn words_of(record: &TypeRecord, bytes: &[u8]) -> Vec<(usize, Form)> 
     // No value has more pointers than words, even if its map has.
     let most = bytes.len() / 8;
     record.for_each_pointer(bytes, &mut |offset, field| {
-        if found.len() < most {
-            found.push((offset, Form { kind: field.kind, tag_mask: field.tag_mask }));
+        let word = |part: usize| {
+            let word = bytes.get(offset + part * 8..).and_then(|rest| rest.first_chunk());
+            word.map_or(0, |word| u64::from_le_bytes(*word))
+        };
+        let pair = [word(0), word(1)];
+        let (kind, tag_mask) = (field.kind, field.tag_mask);
+        let parts = if kind == PointerKind::HEAP { 2 } else { 1 };
+        if found.len() + parts <= most {
+            let form = |part| (offset + part * 8, Form { kind, tag_mask, pair, part });
+            found.extend((0..parts).map(form));
         }
     });
     found
@@ -117,6 +136,13 @@ impl Pointers<'_> {
                 }
                 _ => Ok(Fate::Stands(value)),
             },
+            PointerKind::HEAP => match RegionAddress::from_pair(form.pair) {
+                Some(place) if place.pool == self.source.handle.id() => {
+                    let target = self.source.store.store.region_address(&place);
+                    target.map(Fate::Leads).ok_or_else(|| self.dangling(within, from, value))
+                }
+                _ => Ok(Fate::Stands(value)),
+            },
             _ => {
                 let (source, type_name) = (self.names.from.into(), within.type_name.to_owned());
                 let block = within.block;
@@ -139,6 +165,11 @@ impl Pointers<'_> {
             PointerKind::RELATIVE => encode_relative(word.to, target),
             PointerKind::REGION => {
                 self.source.store.store.region_of(target).and_then(RegionAddress::encode)
+            }
+            PointerKind::HEAP => {
+                let pair =
+                    self.source.store.store.region_of(target).and_then(RegionAddress::to_pair);
+                pair.map(|pair| pair[word.form.part])
             }
             _ => Some(target | word.value & word.form.tag_mask),
         };

@@ -210,7 +210,7 @@ impl<'p> Copier<'p> {
             let words = words_of(&record, &bytes);
             let mut writes = Vec::new();
             while let Some(&(offset, form)) = words.get(self.at.pointer) {
-                if budget.is_spent() {
+                if budget.is_spent() && !form.goes_on() {
                     break;
                 }
                 let at = piece.offset + offset as u64;
@@ -218,7 +218,7 @@ impl<'p> Copier<'p> {
                 let word = Word { form, value: word(&bytes, offset), from, to };
                 if let Some(value) = self.written(tx, within(&block, &record), word, budget)? {
                     writes.push((to, value));
-                    budget.words -= 1;
+                    budget.words = budget.words.saturating_sub(1);
                 }
                 self.at.pointer += 1;
             }
