@@ -359,18 +359,30 @@ pub fn die_and_lose_power<S: Subject>(script: &Script, base: u64, bug: Bug) -> R
         plant(bug);
         let seen = resumed::<S>(&sim, base).and_then(|heap| heap.held());
         plant(Bug::None);
-        let seen = seen?;
-        // SAFETY: the subject is dropped; images are mapped in the same window.
-        unsafe { sim.release_window(base, S::WINDOW_LEN) }.map_err(text)?;
-        let mut result = Ok(());
-        let limits =
-            Limits { exhaustive_units: 6, samples: 16, process: false, ..Limits::default() };
-        Explorer::new(limits).visit(&sim.state_now(), &mut |image| {
-            if result.is_ok() {
-                result = guarded(|| verify::<S>(&image, base, &seen, &seen));
-            }
+        let place = |what| format!("died at step {dies_at}, then lost power: {what}");
+        lose_power::<S>(&sim, base, &seen?).map_err(place)?;
+        // The next process also goes on, where the first one was.
+        plant(bug);
+        let next = resumed::<S>(&sim, base).and_then(|heap| {
+            heap.play(&[Do::Small(32), Do::Free(0)], 300, &mut |_| Ok(()))?;
+            heap.held()
         });
-        result.map_err(|what| format!("died at step {dies_at}, then lost power: {what}"))?;
+        plant(Bug::None);
+        lose_power::<S>(&sim, base, &next?).map_err(place)?;
     }
     Ok(0)
+}
+
+/// Loses power now, in all ways: what was seen must be there. Nothing has the files mapped.
+fn lose_power<S: Subject>(sim: &Arc<SimMedium>, base: u64, seen: &Held) -> Result<(), String> {
+    // SAFETY: the subject is dropped; images are mapped in the same window.
+    unsafe { sim.release_window(base, S::WINDOW_LEN) }.map_err(text)?;
+    let mut result = Ok(());
+    let limits = Limits { exhaustive_units: 6, samples: 16, process: false, ..Limits::default() };
+    Explorer::new(limits).visit(&sim.state_now(), &mut |image| {
+        if result.is_ok() {
+            result = guarded(|| verify::<S>(&image, base, seen, seen));
+        }
+    });
+    result
 }

@@ -14,8 +14,9 @@
 //! Metadata consist of *cells* of 32 bytes, two in a line, so no cell lies in two lines. Cells are
 //! numbered from the start of the region. A [`BlockRecord`], a [`ListHead`] and a [`LevelEntry`]
 //! are one cell each. The last 4 bytes of a cell are a check over the others, the kind and the
-//! number of the cell: it shows a flipped bit and a cell in a wrong place. A cell changes only by a
-//! *change* that the undo log covers. The words of lanes ([`LaneWord`]) change by one store.
+//! number of the cell: it shows a flipped bit and a cell in a wrong place. A cell changes by a
+//! *change* that the undo log covers, or, of a slab, by a *step* ([`SlabRecord`]). The words of
+//! lanes ([`LaneWord`]) change by one store.
 //!
 //! Table: level `i` has [`LEVEL_SLOTS`] * 2^i slots. A record lies in one of the [`PROBE_WINDOW`]
 //! slots from its home slot on, in one of the levels that are present ([`LevelEntry`]). A slot that

@@ -91,21 +91,24 @@ impl<G: Backing> SubHeap<G> {
             self.set_lane(lane, word.next());
         }
         let mut freed = 0;
-        for &(grain, _) in entries.iter().rev().filter(|(_, of)| *of == kind) {
-            let located = state.plan(&self.meta).locate(grain * GRAIN, false);
-            match located.map_err(Fault::damage)? {
-                Some(located) if located.is_allocated() => {
-                    // A slab stays, so that recovery finds the slot if it comes here again.
-                    self.free_located(state, &located, true)?;
-                    freed += 1;
-                }
-                Some(_) if repeated => {}
-                _ => {
-                    let what = "an entry names no block";
-                    return Err(Damage { offset: lane_at(lane), what });
+        // All are looked at before the first is free: a damaged one leaves all of them allocated.
+        for is_last_look in [false, true] {
+            for &(grain, _) in entries.iter().rev().filter(|(_, of)| *of == kind) {
+                let located = state.plan(&self.meta).locate(grain * GRAIN, false);
+                match located.map_err(Fault::damage)? {
+                    Some(located) if located.is_allocated() && is_last_look => {
+                        // A slab stays, so that recovery finds the slot if it comes here again.
+                        self.free_located(state, &located, true)?;
+                        freed += 1;
+                        reach(Step::EntryDone);
+                    }
+                    Some(located) if located.is_allocated() || repeated => {}
+                    _ => {
+                        let what = "an entry names no block";
+                        return Err(Damage { offset: lane_at(lane), what });
+                    }
                 }
             }
-            reach(Step::EntryDone);
         }
         self.set_lane(lane, word.next());
         Ok(freed)

@@ -16,12 +16,14 @@
 //! the log empty: a record whose seal fits is truncated. The record of the next change goes into
 //! the other half, so that at every moment one half has a whole record: that of the change before,
 //! which is sealed and whose cells no later change has touched, or that of the last change itself.
+//! Steps may have touched them: then the seal is the one in order.
 //!
 //! **Recovery** looks at the whole record with the highest number:
 //!
 //! | its seal | the other half | what recovery does |
 //! | --- | --- | --- |
 //! | fits | anything | flushes record and cells, fences |
+//! | fits, if one bit of a cell is another | anything | stores that cell; the same |
 //! | does not | the record before, whole; or zeros, if this is the first | undoes it |
 //! | does not | neither | refuses: a damaged record |
 //! | is damaged | anything | refuses: a damaged seal |
@@ -144,8 +146,8 @@ impl Undo {
     /// Makes a step of a slab, durable when this returns at the medium's level.
     #[inline]
     pub(crate) fn step<G: Backing>(&mut self, writer: &Writer<'_, G>, cell: u64, new: RawCell) {
-        if self.sealed.contains(&cell) && !planted(Bug::Logged(LoggedBug::StepOverSeal)) {
-            self.close(writer);
+        if !self.sealed.is_empty() && !planted(Bug::Logged(LoggedBug::StepOverSeal)) {
+            self.close(writer, cell);
         }
         if self.last_step != cell {
             step::announce(writer, cell);
@@ -155,14 +157,17 @@ impl Undo {
     }
 
     /// Makes the seal of the last change, which is durable, one that holds whatever its cells hold
-    /// from now on.
+    /// from now on. It is durable with the step that follows, or before it, if that changes one of
+    /// those cells.
     #[cold]
-    fn close<G: Backing>(&mut self, writer: &Writer<'_, G>) {
+    fn close<G: Backing>(&mut self, writer: &Writer<'_, G>, next: u64) {
         let half = half_of(self.sequence);
         writer.store(half + SEAL as u64 * 8, seal_in_order(self.sequence));
         writer.flush(half, LINE_SIZE);
         reach(Step::ChangeSealed);
-        if !planted(Bug::Logged(LoggedBug::ClosingNotFenced)) {
+        // Both seals say "made", until a cell of that change is another.
+        let is_covered = self.sealed.contains(&next);
+        if is_covered && !planted(Bug::Logged(LoggedBug::ClosingNotFenced)) {
             writer.fence();
         }
         self.sealed.clear();
@@ -176,7 +181,8 @@ impl Undo {
             Half::Zero | Half::Torn => None,
         });
         let last = whole.max_by_key(|record| record.sequence);
-        last.is_some_and(|record| record.state(meta) == ChangeState::BrokenOff)
+        let open = [ChangeState::Made, ChangeState::Damaged];
+        last.is_some_and(|record| !open.contains(&record.state(meta)))
     }
 
     /// The undo log after a crash, or after none. Says whether a change was undone.
@@ -204,7 +210,10 @@ impl Undo {
                 let offset = half_of(last.sequence) + SEAL as u64 * 8;
                 return Err(Damage { offset, what: "the seal of the last change" });
             }
-            ChangeState::Made | ChangeState::BrokenOff => {
+            state => {
+                if let ChangeState::OneBitOff { cell, new } = state {
+                    writer.store_cell(cell, new);
+                }
                 last.settle(writer);
                 if last.seal != seal_in_order(last.sequence) {
                     undo.sealed = last.cells.iter().map(|&(cell, _)| cell).collect();
@@ -241,6 +250,14 @@ enum ChangeState {
     Made,
     /// A crash came before its seal, or before its cells were durable.
     BrokenOff,
+    /// Its seal fits if one bit of a cell is another: a loss of power kept the last word, or
+    /// damage flipped the bit. Either way it may be made.
+    OneBitOff {
+        /// The cell.
+        cell: u64,
+        /// What it holds then.
+        new: RawCell,
+    },
     /// Its seal is a word that no program leaves there.
     Damaged,
 }
@@ -291,7 +308,7 @@ impl Record {
                 self.cells.iter().map(|&(cell, _)| meta.cell(cell)).collect();
             return match seal == seal_of_contents(sequence, &contents) {
                 true => ChangeState::Made,
-                false => ChangeState::BrokenOff,
+                false => self.one_bit_off(contents).unwrap_or(ChangeState::BrokenOff),
             };
         }
         let is_of_before = sequence.checked_sub(2).is_some_and(|before| is_seal(before, seal));
@@ -299,6 +316,24 @@ impl Record {
             true => ChangeState::BrokenOff,
             false => ChangeState::Damaged,
         }
+    }
+
+    /// Looks for the one bit of the cells with which the seal fits.
+    #[cold]
+    fn one_bit_off(&self, mut contents: Vec<RawCell>) -> Option<ChangeState> {
+        if planted(Bug::Logged(LoggedBug::FlippedBitUndone)) {
+            return None;
+        }
+        for (i, &(cell, _)) in self.cells.iter().enumerate() {
+            for bit in 0..CELL_SIZE as usize * 8 {
+                contents[i][bit / 64] ^= 1 << (bit % 64);
+                if self.seal == seal_of_contents(self.sequence, &contents) {
+                    return Some(ChangeState::OneBitOff { cell, new: contents[i] });
+                }
+                contents[i][bit / 64] ^= 1 << (bit % 64);
+            }
+        }
+        None
     }
 
     /// Makes the change durable: the process that made it may have died before it did so, and

@@ -46,6 +46,8 @@ pub enum LoggedBug {
     ClosingNotFenced,
     /// Recovery does not make the last step durable.
     StepNotSettled,
+    /// A flipped bit of a cell of the last change passes for a change that was broken off.
+    FlippedBitUndone,
     /// Of blocks of one type that lie side by side, only the first is rewritten in a moved puddle.
     FirstOfRunRewritten,
     /// The roots of a logged heap are looked for where a traced heap has its own.
