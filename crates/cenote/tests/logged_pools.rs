@@ -267,7 +267,8 @@ fn a_shadowed_pool_that_lost_its_root_puddle_is_refused_and_not_made_anew() -> R
     let root = store.puddle_records().into_iter().find(|p| p.pool.0 != 0 && p.index == 0);
     let root = root.expect("a root puddle");
     store.close()?;
-    let path = dir.path().join("primary").join(root.uuid.to_string());
+    let name = root.uuid.to_string().replace('-', "");
+    let path = dir.path().join("primary").join(name);
     let file = std::fs::File::options().write(true).open(path).expect("its primary");
     let header = header_space(root.size);
     file.write_all_at(&vec![0; (root.size - header) as usize], header).expect("zeros");
