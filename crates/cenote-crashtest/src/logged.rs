@@ -363,7 +363,7 @@ pub fn die_and_lose_power<S: Subject>(script: &Script, base: u64, bug: Bug) -> R
         lose_power::<S>(&sim, base, &seen?).map_err(place)?;
         // The next process also goes on, where the first one was.
         plant(bug);
-        let next = resumed::<S>(&sim, base).and_then(|heap| {
+        let next = S::open(&sim, base).and_then(|heap| {
             heap.play(&[Do::Small(32), Do::Free(0)], 300, &mut |_| Ok(()))?;
             heap.held()
         });

@@ -96,7 +96,7 @@ fn manifests_that_cannot_be_are_refused_and_nothing_is_left() {
     }
     assert!(detail(vec![pool("b", 1, &[(far, SIZE), (far, SIZE)])]).contains("two puddles"));
     assert!(
-        detail(vec![pool("b", 1, &[(far, 4 << 20), (far + (2 << 20), SIZE)])]).contains("on top")
+        detail(vec![pool("b", 1, &[(far, 4 << 20), (far + (2 << 20), SIZE)])]).contains("overlaps")
     );
     assert!(
         detail(vec![pool("b", 1, &[(far, SIZE)]), pool("b", 2, &[(2 * far, SIZE)])])

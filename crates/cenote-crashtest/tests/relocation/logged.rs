@@ -103,5 +103,5 @@ fn windows_of_protected_pools_with_logged_heaps_that_are_taken() {
 fn a_list_of_blocks_that_is_refused_where_a_change_was_broken_off() {
     let steps = [Write("direct"), Push("direct", 2), Push("direct", 3)];
     let bug = Bug::Logged(LoggedBug::BrokenOffRefused);
-    logged(|| meeting(|| caught(bug, &steps, Durability::Process)));
+    logged(|| meeting(|| caught(bug, &steps, Durability::Power)));
 }
