@@ -17,11 +17,11 @@ if [ -e /usr/include/libpmemobj.h ]; then
 else
     echo "skipped: libpmemobj, whose libpmemobj-dev is not installed"
 fi
-# As `cargo test --workspace` builds: after that, only the peers are left to build, which are in
-# nothing else.
-cargo build --profile test --workspace --bin cenote-bench --bin cenote-bench-peers \
+# All at once, with the command: so features are those of its own build, and nothing is built twice.
+# Peers of allocators and databases are in nothing else.
+cargo build --release -p cenote-cli -p cenote-bench -p cenote-bench-peers \
     --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
-programs=${CARGO_TARGET_DIR:-target}/debug
+programs=${CARGO_TARGET_DIR:-target}/release
 
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT

@@ -353,6 +353,7 @@ fn a_logged_heap_that_was_never_psynced_is_made_anew() {
         let store = opened(&SimMedium::from_image_unrecorded(&image)).expect("opened");
         let (event, kind) = (crash.event(), image.kind());
         if store.pools().iter().any(|pool| pool.record.name == "to") {
+            store.clone_pool("to", "clone").expect("nothing to rewrite");
             let pool = store.pool_with("to", Access::ReadWrite);
             let pool = pool.unwrap_or_else(|error| panic!("event {event} ({kind:?}): {error}"));
             seen += u64::from(pool.stats().expect("counted").puddles > 1);

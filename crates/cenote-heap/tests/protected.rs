@@ -27,16 +27,8 @@ const BLOCKS: u64 = 3000;
 
 fn options(protection: Protection) -> LoggedOptions {
     let (sub_heaps, lanes, tickets, levels) = (1, 2, 64, 2);
-    LoggedOptions {
-        sub_heaps,
-        lanes,
-        tickets,
-        levels,
-        guards: 1,
-        cpu: || 0,
-        protection,
-        goes_back: false,
-    }
+    let options = LoggedOptions { cpu: || 0, protection, ..LoggedOptions::default() };
+    LoggedOptions { sub_heaps, lanes, tickets, levels, ..options }
 }
 
 fn medium(path: &Path) -> Arc<dyn Medium> {

@@ -346,3 +346,25 @@ fn an_abort_that_meets_damage_frees_nothing() {
     words()[kind] ^= 0b11;
     assert!(both.iter().all(|addr| blocks(&heap).contains_key(addr)));
 }
+
+/// The slab that served the last request is known to be whole: only as long as it lies so.
+#[test]
+fn a_slab_that_is_damaged_after_its_last_use_is_not_used_again() {
+    let (_backing, place, heap) = new();
+    let kind = 0x7003;
+    let all = [(); 3].map(|()| alloc(&heap, 64, kind));
+    let at = core::ptr::with_exposed_provenance_mut::<u64>(place.metadata.addr() as usize);
+    let levels = SubHeapGeometry::levels_for(DATA_LEN);
+    let table = SubHeapGeometry::new(2, 0, levels).expect("a geometry").table as usize / 8;
+    let len = place.metadata.len as usize / 8;
+    // SAFETY: words of the test's memory, which no other thread uses.
+    let words = || unsafe { core::slice::from_raw_parts_mut(at, len) };
+    let word = (table..len).find(|&word| words()[word] == kind).expect("its slab");
+    // Two slots that are not used: no step leaves that.
+    words()[word + 1] ^= 0b11 << 20;
+    assert!(matches!(heap.free(all[1]), Err(FreeRefused::Damaged(_))));
+    let slab = |addr: u64| addr / 4096;
+    assert_ne!(slab(alloc(&heap, 64, kind)), slab(all[0]), "another slab serves");
+    words()[word + 1] ^= 0b11 << 20;
+    heap.free(all[1]).expect("whole again");
+}

@@ -37,16 +37,8 @@ const SIZES: [u64; 7] = [24, 40, 100, 200, 300, 1000, 5000];
 
 fn options(protection: Protection) -> LoggedOptions {
     let (sub_heaps, lanes, tickets, levels) = (SUB_HEAPS, LANES, TICKETS, LEVELS);
-    LoggedOptions {
-        sub_heaps,
-        lanes,
-        tickets,
-        levels,
-        guards: 1,
-        cpu: || 0,
-        protection,
-        goes_back: false,
-    }
+    let options = LoggedOptions { cpu: || 0, protection, ..LoggedOptions::default() };
+    LoggedOptions { sub_heaps, lanes, tickets, levels, ..options }
 }
 
 fn writes() -> u64 {

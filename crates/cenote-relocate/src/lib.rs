@@ -24,7 +24,7 @@
 //!   past its end; to any pool of the same import. One to a pool that did not move stays.
 //! * **Off-holders** whose place and target moved by different distances. The others are right
 //!   already.
-//! * **Region pointers** to pools that have another number.
+//! * **Region pointers** and **heap pointers** to pools that have another number.
 //! * **Roots** of the pool, the numbered ones, through which the named ones are found.
 //!
 //! # What cannot be

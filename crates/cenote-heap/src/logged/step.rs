@@ -13,10 +13,11 @@
 //! So the cell is its own undo record. Invariants:
 //!
 //! * **No torn step is followed by a step.** Two bits could differ then. The next change of that
-//!   cell is none ([`SlabRecord::is_step`]), and goes through the undo log.
+//!   cell is no step ([`SlabRecord::is_step`]), and goes through the undo log.
 //! * **The seal of the last change does not cover the cell.** A seal that is a hash over it would
-//!   fit no more, and recovery would take that change back. If it covers the cell, the log is
-//!   *closed* first: its seal becomes the one that says "made" whatever the cells hold, durably.
+//!   fit no more, and recovery would take that change back. So the first step after a change
+//!   *closes* the log: the seal becomes the one that says "made" whatever the cells hold. It is
+//!   durable before the step, if the change has the cell, and else with it.
 //! * **An opener relies on durable steps alone.** Its process may have died between a store and its
 //!   flush. All steps but the last are durable, and the word of the last step is in the caches with
 //!   it: the opener flushes that cell. After a loss of power the word may name an older cell: there
