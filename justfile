@@ -32,7 +32,7 @@ fuzz:
 
 # Lock-free code under every order of its steps, with tiny constants.
 loom:
-    cargo test -p cenote-heap-models
+    cargo test -p cenote-heap --test interleavings
 
 # 10^8 operations on one heap: no block is ever handed out twice.
 stress:

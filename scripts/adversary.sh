@@ -10,7 +10,7 @@ if [ -n "${ADVERSARY_SEED:-}" ]; then seed=(--seed "$ADVERSARY_SEED"); fi
 harnesses=("$@")
 if [ ${#harnesses[@]} -eq 0 ]; then harnesses=(kill clients others power faults mutate races); fi
 # With assertions and overflow checks, as tests are built.
-cargo build -q --profile test --workspace --bin cenote-adversary
+cargo test -q --workspace --test short --no-run
 status=0
 for harness in "${harnesses[@]}"; do
     "${CARGO_TARGET_DIR:-target}/debug/cenote-adversary" "$harness" \

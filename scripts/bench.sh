@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
-# Runs each figure short, to see that it runs and that its rows are written; then figures that have
-# other systems beside ours, as far as what those need is installed. For numbers worth
-# reading, run `cargo run --release -p cenote-bench -- FIGURE --json FILE`, or `-p
-# cenote-bench-peers --features FEATURES` with what this names, on a machine with nothing else to
-# do.
+# Runs each figure short, with other systems beside ours as far as what those need is installed, to
+# see that it runs and that its rows are written. For numbers worth reading, run `cargo run --release
+# -p cenote-bench --features FEATURES -- FIGURE --json FILE` on a machine with nothing else to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 features=mimalloc,lmdb
@@ -17,11 +15,11 @@ if [ -e /usr/include/libpmemobj.h ]; then
 else
     echo "skipped: libpmemobj, whose libpmemobj-dev is not installed"
 fi
-# All at once, with the command: so features are those of its own build, and nothing is built twice.
-# Peers of allocators and databases are in nothing else.
-cargo build --release -p cenote-cli -p cenote-bench -p cenote-bench-peers \
-    --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
-programs=${CARGO_TARGET_DIR:-target}/release
+# As the tests are built, with the program: after them, only the peers and what has their features
+# are left to build.
+cargo test -q --workspace --test figures --no-run \
+    --features "cenote-bench/${features//,/,cenote-bench/}"
+programs=${CARGO_TARGET_DIR:-target}/debug
 
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
@@ -37,9 +35,8 @@ for figure in "${figures[@]}"; do
     done
 done
 [ $# -eq 0 ] || exit 0
-"$programs/cenote-bench-peers" allocators --quick </dev/null
 for figure in poseidon6 poseidon7 poseidon8 poseidon9; do
-    "$programs/cenote-bench-peers" "$figure" --quick --json "$rows" </dev/null
+    "$programs/cenote-bench" "$figure" --quick --json "$rows" </dev/null
     for level in process power; do
         grep "\"system\":\"logged\",\"level\":\"$level\"" "$rows" >/dev/null || {
             echo "error: $figure: no row of the logged heap at $level" >&2
@@ -47,10 +44,10 @@ for figure in poseidon6 poseidon7 poseidon8 poseidon9; do
         }
     done
 done
-"$programs/cenote-bench-peers" pmo-files --quick --system lmdb </dev/null
+"$programs/cenote-bench" pmo-files --quick --system lmdb </dev/null
 # The attacks must work where they are known to: else it says nothing that they do nothing here.
 if [ "${features%libpmemobj}" != "$features" ]; then
-    "$programs/cenote-bench-peers" poseidon3 --json "$rows" </dev/null
+    "$programs/cenote-bench" poseidon3 --json "$rows" </dev/null
     for attack in overlap leak; do
         grep "\"row\":\"$attack\",\"system\":\"libpmemobj\"" "$rows" |
             grep -q '"median":[1-9]' || {

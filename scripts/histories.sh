@@ -8,9 +8,10 @@ others=power_may_fail_anywhere_whatever
 histories() { cargo test -p cenote-crashtest --test histories -- "$@"; }
 CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH:-6}" histories --skip "$others"
 CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH_OTHERS:-4}" histories "$others"
-# Steps of the heap and of a daemon's clients, pools with the logged heap: all of them.
+# Steps of the heap, of stores and of a daemon's clients, pools with the logged heap, calls that are
+# dropped: all of them.
 CENOTE_CRASH_DEPTH=all cargo test -p cenote-crashtest --test all -- \
-    heap_steps:: hosted_clients:: logged_pools::
+    dropped:: heap_steps:: hosted_clients:: logged_pools:: store_updates::
 # Every bit of a heap's metadata.
 CENOTE_FLIPS=all cargo test -p cenote-heap --test all -- \
     flips::every_flipped_bit_of_descriptors --nocapture

@@ -3,7 +3,8 @@
 # doctor` must find MAP_SYNC and level `power`, the tour must end with an identical index, and a
 # program that says which steps it committed is stopped with the whole machine, MACHINE_STOPS times
 # (default 4). After each stop the next boot, with another boot id, must find every step that was
-# said. The emulated processor has protection keys: the tests of guards run there with them. Caches
+# said. The emulated processor has protection keys: the tests of guards run there with them, and
+# those of logged heaps with guards on DAX. It has two nodes of memory, for the test of those. Caches
 # of the processor outlive such a stop; for missing flushes there is the simulated medium.
 # Skipped, with a reason, where QEMU, a kernel or root are not to be had.
 set -euo pipefail
@@ -49,14 +50,16 @@ kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
 release=${kernel##*/vmlinuz-}
 depmod -b "$work/kernel" "$release"
 
-# With features as in other builds, and the tests as all tests are built: so nothing is built twice.
-cargo build -q --release -p cenote-cli -p cenote-recover
+# As all tests are built: after them, nothing is left to build.
+cargo build -q --profile test --workspace --bin cenote --bin cenote-recover
 steps=$(cargo test -q --workspace --test sigkill --no-run --message-format=json |
     sed -n '/cenote-collections/s/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
 [ -x "$steps" ] || { echo "error: the test of kills was not built" >&2; exit 1; }
-guards=$(cargo test -q --workspace --test all --no-run --message-format=json |
-    sed -n '/cenote-protect/s/.*"executable":"\([^"]*\)".*/\1/p')
-[ -x "$guards" ] || { echo "error: the test of guards was not built" >&2; exit 1; }
+built=$(cargo test -q --workspace --test all --no-run --message-format=json)
+guards=$(sed -n '/cenote-protect/s/.*"executable":"\([^"]*\)".*/\1/p' <<<"$built")
+heaps=$(sed -n '/cenote-heap/s/.*"executable":"\([^"]*\)".*/\1/p' <<<"$built")
+[ -x "$guards" ] && [ -x "$heaps" ] ||
+    { echo "error: the tests of guards and heaps were not built" >&2; exit 1; }
 
 # The first file system: a shell, the modules, our programs with their libraries.
 root=$work/root
@@ -71,9 +74,10 @@ done | awk '!seen[$0]++' | while read -r file; do
     cp "$file" "$root/modules/"
     basename "$file"
 done >"$root/modules/order"
-cp "$target/release/cenote" "$target/release/cenote-recover" "$root/bin/"
+cp "$target/debug/cenote" "$target/debug/cenote-recover" "$root/bin/"
 objcopy --strip-debug "$steps" "$root/bin/steps" 2>/dev/null || cp "$steps" "$root/bin/steps"
 objcopy --strip-debug "$guards" "$root/bin/guards" 2>/dev/null || cp "$guards" "$root/bin/guards"
+objcopy --strip-debug "$heaps" "$root/bin/heaps" 2>/dev/null || cp "$heaps" "$root/bin/heaps"
 cp "$(command -v mkfs.ext4)" "$root/bin/mkfs.ext4"
 for program in "$root"/bin/*; do
     { ldd "$program" 2>/dev/null || true; } |
@@ -93,6 +97,8 @@ truncate -s 512M "$image"
 boot() {
     qemu-system-x86_64 -machine q35,nvdimm=on -accel tcg,thread=multi -cpu max -smp 2 \
         -m 1G,slots=4,maxmem=16G \
+        -object memory-backend-ram,id=ram0,size=512M -numa node,nodeid=0,cpus=0,memdev=ram0 \
+        -object memory-backend-ram,id=ram1,size=512M -numa node,nodeid=1,cpus=1,memdev=ram1 \
         -nodefaults -no-user-config -display none -no-reboot -serial stdio \
         -object "memory-backend-file,id=pm0,share=on,mem-path=$image,size=512M,align=2M" \
         -device nvdimm,id=nv0,memdev=pm0 \

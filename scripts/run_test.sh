@@ -10,7 +10,7 @@
 set -euo pipefail
 unset "$CENOTE_TEST_RUNNER" CENOTE_TEST_RUNNER
 case ${CARGO_PKG_NAME:-}/$(basename "$1") in
-    cenote-crashtest/all-* | cenote-crashtest/histories-* | cenote-heap-models/kernel-*) ;;
+    cenote-crashtest/all-* | cenote-crashtest/histories-* | cenote-heap/interleavings-*) ;;
     # It compiles programs, and all crates below them once more: they need no debug information.
     cenote-hostile-macros/ui-*) CARGO_PROFILE_DEV_DEBUG=0 exec "$@" ;;
     *) exec "$@" ;;

@@ -43,7 +43,7 @@ if ! command -v cc >/dev/null; then
     }
 fi
 
-if [ -d crates/cenote-bench-peers ] && ! [ -e /usr/include/libpmemobj.h ]; then
+if ! [ -e /usr/include/libpmemobj.h ]; then
     echo "installing libpmemobj-dev, for the peers of the benchmarks"
     apt_install libpmemobj-dev ||
         echo "skipped: libpmemobj-dev cannot be installed here; peers will not be built"

@@ -1,10 +1,11 @@
-//! The command line, which `cenote-bench` and `cenote-bench-peers` share.
+//! The command line of `cenote-bench`.
 
 use crate::case::{Case, Failure};
 use crate::figures::{
     self, Body, FIGURES, Figure, daemon, logged_open, open_after_kill, poseidon3, sensors,
 };
 use crate::filter::Filter;
+use crate::peers;
 use crate::place::Settings;
 use crate::report;
 use crate::runner::{self, Row, RunPlan};
@@ -51,14 +52,7 @@ Options:
   -h, --help       Print this help
 ";
 
-/// Other systems.
-#[derive(Clone, Copy, Debug)]
-pub struct Peers {
-    /// Their cases of a figure; empty if they have none.
-    pub cases: fn(&Figure, &Settings) -> Result<Vec<Case>, Failure>,
-    /// The system that ratios in a figure are to.
-    pub reference: fn(&Figure) -> &'static str,
-}
+const USAGE: &str = "Usage: cenote-bench [OPTIONS] FIGURE...";
 
 impl Command {
     /// Reads the arguments after the program's name.
@@ -132,14 +126,13 @@ impl Command {
         Ok(command)
     }
 
-    /// Does what was asked for. `program` is the name for messages; `peers` adds cases of other
-    /// systems, and ratios to one of them.
+    /// Does what was asked for.
     ///
     /// # Errors
     /// A case that fails, or a file that cannot be written.
-    pub fn run(&self, program: &str, peers: Option<Peers>) -> Result<(), Failure> {
+    pub fn run(&self) -> Result<(), Failure> {
         if self.help {
-            print!("Usage: {program} [OPTIONS] FIGURE...\n\n{OPTIONS}");
+            print!("{USAGE}\n\n{OPTIONS}");
             return Ok(());
         }
         if self.list {
@@ -157,7 +150,7 @@ impl Command {
             None => None,
         };
         for figure in &self.figures {
-            self.measure(figure, peers, json.as_mut())?;
+            self.measure(figure, json.as_mut())?;
         }
         if let Some(mut json) = json {
             json.flush()?;
@@ -165,12 +158,7 @@ impl Command {
         Ok(())
     }
 
-    fn measure(
-        &self,
-        figure: &Figure,
-        peers: Option<Peers>,
-        json: Option<&mut BufWriter<File>>,
-    ) -> Result<(), Failure> {
+    fn measure(&self, figure: &Figure, json: Option<&mut BufWriter<File>>) -> Result<(), Failure> {
         let out = &mut std::io::stdout();
         writeln!(
             out,
@@ -181,7 +169,7 @@ impl Command {
             machine()
         )?;
         let rows = match figure.body {
-            Body::Cases(cases) => self.measure_cases(figure, cases(&self.settings)?, peers, out)?,
+            Body::Cases(cases) => self.measure_cases(figure, cases(&self.settings)?, out)?,
             Body::Report(report) => {
                 let rows = report(&self.settings, &self.filter, self.plan.runs, out)?;
                 report::header(out, None)?;
@@ -202,17 +190,11 @@ impl Command {
         &self,
         figure: &Figure,
         mut cases: Vec<Case>,
-        peers: Option<Peers>,
         out: &mut impl Write,
     ) -> Result<Vec<Row>, Failure> {
-        let mut reference = None;
-        if let Some(peers) = peers {
-            let others = (peers.cases)(figure, &self.settings)?;
-            if !others.is_empty() {
-                reference = Some((peers.reference)(figure));
-            }
-            cases.extend(others);
-        }
+        let others = peers::cases(figure, &self.settings)?;
+        let reference = (!others.is_empty()).then(|| peers::reference(figure));
+        cases.extend(others);
         cases.retain(|case| self.filter.admits(case.row, case.system, case.level));
         report::header(out, reference)?;
         let mut failed = Ok(());
@@ -255,9 +237,9 @@ fn machine() -> String {
     format!("{model}, flush by {}", cenote_sys::cpu::flush_instruction())
 }
 
-/// `main` of both programs: 0 if all went well, 1 if something failed, 2 if the arguments are
+/// What `main` does: 0 if all went well, 1 if something failed, 2 if the arguments are
 /// wrong.
-pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
+pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == open_after_kill::CHILD) {
         return open_after_kill::child(&arguments);
@@ -277,14 +259,14 @@ pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
     let command = match Command::parse(arguments) {
         Ok(command) => command,
         Err(error) => {
-            eprintln!("{program}: {error}\n\nUsage: {program} [OPTIONS] FIGURE...\n\n{OPTIONS}");
+            eprintln!("cenote-bench: {error}\n\n{USAGE}\n\n{OPTIONS}");
             return ExitCode::from(2);
         }
     };
-    match command.run(program, peers) {
+    match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{program}: {error}");
+            eprintln!("cenote-bench: {error}");
             ExitCode::FAILURE
         }
     }

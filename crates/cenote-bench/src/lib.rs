@@ -3,8 +3,8 @@
 //! Each figure is a module under [`figures`]; its documentation says what the timed loop of each
 //! row does. Most figures are a list of [`Case`]s. [`runner`] measures the cases of one row in
 //! turns (A B A B ...), so that a disturbance of the machine meets all of them alike. [`report`]
-//! writes a table for people and one JSON object a line. `cenote-bench-peers` adds the cases of
-//! other systems to the same rows, in the same process.
+//! writes a table for people and one JSON object a line. [`peers`] adds the cases of other systems
+//! to the same rows, in the same process; each but the C library's malloc is a feature.
 //!
 //! Compare times of one run only: not those of two machines or of two days.
 
@@ -14,6 +14,7 @@ pub mod command;
 pub mod figures;
 pub mod filter;
 pub mod logged;
+pub mod peers;
 pub mod place;
 pub mod random;
 pub mod report;

@@ -381,7 +381,7 @@ fn advice() -> BTreeSet<Vec<String>> {
     }
     let mut found = BTreeSet::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let hidden = ["adversary", "bench", "bench-peers", "crashtest", "fuzz", "hostile-macros"];
+    let hidden = ["adversary", "bench", "crashtest", "fuzz", "hostile-macros"];
     for entry in std::fs::read_dir(crates).expect("readable").flatten() {
         let name = entry.file_name().into_string().expect("text");
         if !hidden.iter().any(|hidden| name == format!("cenote-{hidden}")) {

@@ -12,6 +12,7 @@
 //! [`OneSubHeap`] and [`WholeHeap`] are crashed; `backing` has the files under both.
 
 use crate::explore::guarded;
+use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, plant, watch};
 use cenote_medium::sim::{CrashState, Explorer, Image, Limits, SimMedium, SimOptions, Walk};
 use cenote_medium::{Durability, Medium};
@@ -37,6 +38,8 @@ pub enum Do {
     Small(u64),
     /// So many of those.
     Many(u32, u64),
+    /// Frees the first of those.
+    FreeSmall,
     /// Frees the block with a number.
     Free(usize),
     /// Allocates blocks of 64 bytes until none is left.
@@ -74,6 +77,9 @@ pub struct Script {
     /// What is crashed everywhere.
     pub crashed: &'static [Do],
 }
+
+/// The type of blocks that share slabs.
+const SMALL: TypeId = TypeId(5);
 
 /// Allocated blocks: address, and size and type.
 pub type Held = BTreeMap<u64, (u64, u64)>;

@@ -26,6 +26,18 @@ const MORE_DATA: Script = Script {
 /// The table of a sub-heap is full and gets a puddle of levels.
 const MORE_LEVELS: Script =
     Script { before: &[Do::NearGrowth], crashed: &[Alloc(256), Alloc(256), Free(0)] };
+/// The record of a slab lies in a level of that puddle: steps, a change between, another slab.
+const FAR_STEPS: Script = Script {
+    before: &[Do::NearGrowth, Alloc(256), Alloc(256), Do::Small(16)],
+    crashed: &[
+        Do::Small(16),
+        Do::Small(16),
+        Do::FreeSmall,
+        Do::Small(32),
+        Do::FreeSmall,
+        Do::Small(16),
+    ],
+};
 /// Transactions with lanes in several sub-heaps.
 const ACROSS: Script = Script {
     before: &[Alloc(64), Alloc(128), Cpu(1), Alloc(64), Alloc(256)],
@@ -71,6 +83,19 @@ fn data_grow_by_a_puddle() {
 #[test]
 fn tables_grow_by_a_puddle() {
     visit("levels", &MORE_LEVELS, 2, 16);
+}
+
+#[test]
+fn slots_are_allocated_and_freed_in_a_level_of_a_later_puddle() {
+    visit("far steps", &FAR_STEPS, 17, 4);
+    let died = die_and_lose_power::<WholeHeap>(&FAR_STEPS, place(18), Bug::None);
+    assert!(died.as_ref().is_ok_and(|&steps| steps > 15), "{died:?}");
+}
+
+#[test]
+fn a_step_in_a_later_puddle_that_is_not_flushed_is_found() {
+    let bug = Bug::Logged(LoggedBug::FarStepNotFlushed);
+    caught(bug, LoggedWhen::Running, &FAR_STEPS, Power, 19);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod image;
 mod input;
 mod journal;
 mod log;
+mod logged_image;
 mod message;
 mod world;
 
@@ -55,11 +56,13 @@ pub enum FuzzTarget {
     Archive,
     /// Images of puddles that have moved, with types and ranges that no manifest vouches for.
     Image,
+    /// Metadata of logged heaps in puddles that no heap uses.
+    LoggedImage,
 }
 
 impl FuzzTarget {
     /// All targets.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Header,
         Self::Log,
         Self::Catalog,
@@ -68,6 +71,7 @@ impl FuzzTarget {
         Self::Journal,
         Self::Archive,
         Self::Image,
+        Self::LoggedImage,
     ];
 
     /// The target's name on the command line.
@@ -82,6 +86,7 @@ impl FuzzTarget {
             Self::Journal => "journal",
             Self::Archive => "archive",
             Self::Image => "image",
+            Self::LoggedImage => "logged-image",
         }
     }
 
@@ -106,6 +111,7 @@ impl FuzzTarget {
             Self::Journal => journal::run(&mut input),
             Self::Archive => archive::run(&mut input),
             Self::Image => image::run(&mut input),
+            Self::LoggedImage => logged_image::run(&mut input),
         }
     }
 }
@@ -154,6 +160,11 @@ mod tests {
     #[test]
     fn images_take_any_bytes_types_and_ranges() {
         run(FuzzTarget::Image, 1500);
+    }
+
+    #[test]
+    fn damaged_metadata_of_logged_heaps_are_named_or_mean_nothing() {
+        run(FuzzTarget::LoggedImage, 1500);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!   measurements;
 //! * [`block`], [`class`], [`heap`], [`trace`], [`report`], [`error`]: a caller's interface;
 //! * `robust`, [`locks`], `exclusion`: locks between processes, which die with their owner;
-//! * `sync`: the atomics, so that a model checker runs the same code (`cenote-heap-models`).
+//! * `sync`: the atomics, so that a model checker runs the same code (`tests/interleavings.rs`).
 //!
 //! To follow one allocation, begin with [`heap`], then [`class`] (size to class), then
 //! `traced/alloc.rs`.

@@ -11,6 +11,7 @@ mod logged;
 mod logged_heap;
 mod members;
 mod model;
+mod nodes;
 mod parallel;
 mod persistence;
 mod places;

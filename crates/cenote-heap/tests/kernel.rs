@@ -1,5 +1,5 @@
-//! The kernel, one thread: scans of marks and runs of superblocks against plain models. (The crate
-//! `cenote-heap-models` has several.)
+//! The kernel, one thread: scans of marks and runs of superblocks against plain models. (Several
+//! threads: `interleavings.rs`.)
 
 #[allow(dead_code)]
 #[path = "../src/traced/anchor.rs"]

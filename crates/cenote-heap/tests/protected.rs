@@ -37,7 +37,7 @@ fn medium(path: &Path) -> Arc<dyn Medium> {
 }
 
 /// A store with a pool, in which no heap is yet.
-fn make(path: &Path, mode: PoolMode) {
+pub(crate) fn make(path: &Path, mode: PoolMode) {
     let uuid = Some(Uuid::from_random_bytes([7; 16]));
     let window = FormatOptions { window_base: None, window_len: 1 << 30, uuid };
     format(medium(path), &window).expect("formatted");
@@ -46,7 +46,7 @@ fn make(path: &Path, mode: PoolMode) {
     open(path).create_pool("x", &pool).expect("a pool");
 }
 
-fn open(path: &Path) -> Store {
+pub(crate) fn open(path: &Path) -> Store {
     Store::open(medium(path), OpenOptions::default()).expect("a store").0
 }
 
@@ -55,7 +55,7 @@ fn heap(store: &Store, protection: Protection) -> Heap {
     Heap::open_pool(backing(store), &options(protection)).expect("a heap")
 }
 
-fn backing(store: &Store) -> PoolBacking {
+pub(crate) fn backing(store: &Store) -> PoolBacking {
     let pool = store.open_pool("x", Access::ReadWrite).expect("a pool");
     // SAFETY: a second heap of the pool is refused, and no reference is given out.
     unsafe { PoolBacking::of(pool) }

@@ -17,7 +17,7 @@
 //!
 //! Systems: `cenote`, and in the rows with attach `integrity`, `encryption`, `both`,
 //! `authenticated`: objects with that protection. `mmap, msync`: no crash consistency.
-//! `write, fsync`: a file that is written as a whole from memory. `cenote-bench-peers` has `lmdb`:
+//! `write, fsync`: a file that is written as a whole from memory. `peers` has `lmdb`:
 //! a value for each file, put and committed.
 //!
 //! As in the paper the rows are by threads; `--quick` has those with attach for one.

@@ -19,7 +19,7 @@
 //!
 //! Systems: `cenote`: psync of an object. `mmap, msync`: a shared mapping of a file, no crash
 //! consistency (`fdatasync`, which is what `msync` of all of it does). `write, fsync`: memory that
-//! is written to a file as a whole. `cenote-bench-peers` has `lmdb`: pages that changed are put and
+//! is written to a file as a whole. `peers` has `lmdb`: pages that changed are put and
 //! committed.
 //!
 //! On `/dev/shm`, the default, nothing has to be synced, and the level is `process`; `--dir` on a

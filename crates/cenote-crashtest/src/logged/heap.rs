@@ -2,7 +2,7 @@
 //! sub-heaps; the third has a puddle of metadata.
 
 use super::backing::{SimBacking, window_len};
-use super::{Do, Held, Subject, TransactionEnd, text};
+use super::{Do, Held, SMALL, Subject, TransactionEnd, text};
 use cenote_heap::Backing;
 use cenote_heap::logged::{HeapLog, LoggedHeap, LoggedOptions};
 use cenote_layout::id::TypeId;
@@ -134,10 +134,16 @@ impl WholeHeap {
             Do::Alloc(size) => drop(heap.alloc(size, 1, kind).map_err(text)?),
             Do::Many(count, size) => {
                 for _ in 0..count {
-                    heap.alloc(size, 1, TypeId(5)).map_err(text)?;
+                    heap.alloc(size, 1, SMALL).map_err(text)?;
                 }
             }
-            Do::Small(size) => drop(heap.alloc(size, 1, TypeId(5)).map_err(text)?),
+            Do::Small(size) => drop(heap.alloc(size, 1, SMALL).map_err(text)?),
+            Do::FreeSmall => {
+                let held = self.held()?;
+                let first = held.iter().find(|(_, (_, kind))| *kind == SMALL.0);
+                let (addr, _) = first.ok_or("no small block")?;
+                heap.free(*addr).map_err(text)?;
+            }
             Do::Free(number) => heap.free(self.nth(number)?).map_err(text)?,
             Do::Fill => while heap.alloc(64, 1, kind).is_ok() {},
             Do::FreeAll => {

@@ -1,7 +1,7 @@
 //! One sub-heap in two files.
 
 use super::backing::{SimBacking, window_len};
-use super::{Do, Held, Subject, TransactionEnd, text};
+use super::{Do, Held, SMALL, Subject, TransactionEnd, text};
 use cenote_heap::logged::{MicroLog, Region, SubHeap, SubHeapPlace};
 use cenote_heap::{Backing, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
@@ -119,10 +119,16 @@ impl Run<'_> {
             Do::Alloc(size) => drop(self.heap.alloc_apart(size, 1, kind).map_err(text)?),
             Do::Many(count, size) => {
                 for _ in 0..count {
-                    self.heap.alloc(size, 1, TypeId(5)).map_err(text)?;
+                    self.heap.alloc(size, 1, SMALL).map_err(text)?;
                 }
             }
-            Do::Small(size) => drop(self.heap.alloc(size, 1, TypeId(5)).map_err(text)?),
+            Do::Small(size) => drop(self.heap.alloc(size, 1, SMALL).map_err(text)?),
+            Do::FreeSmall => {
+                let held = held(self.heap)?;
+                let first = held.iter().find(|(_, (_, kind))| *kind == SMALL.0);
+                let (addr, _) = first.ok_or("no small block")?;
+                self.heap.free(*addr).map_err(text)?;
+            }
             Do::Free(number) => self.heap.free(nth(self.heap, number)?).map_err(text)?,
             Do::Fill => while self.heap.alloc_apart(64, 1, kind).is_ok() {},
             Do::NearGrowth => {

@@ -403,6 +403,11 @@ impl<G: Backing> Writer<'_, G> {
         self.backing.is_power()
     }
 
+    /// Whether a cell lies in a level behind the first part.
+    pub(crate) fn is_far(&self, cell: u64) -> bool {
+        self.meta.words.cell_at(cell * CELL_SIZE).is_none()
+    }
+
     /// Stores a word after everything that was stored before.
     #[inline]
     pub(crate) fn store(&self, offset: u64, value: u64) {

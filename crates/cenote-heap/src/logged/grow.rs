@@ -212,6 +212,7 @@ impl<G: Backing> LoggedHeap<G> {
         let added = unsafe { member.heap.add_data(&Region::body(&extent)) };
         added.inspect_err(|_| hang(&self.backing, extent.addr, 0))?;
         growth.use_up(extent.index);
+        self.bring_near(member);
         Ok(())
     }
 
@@ -232,6 +233,7 @@ impl<G: Backing> LoggedHeap<G> {
             member.heap.add_levels(&region, &extent, (first, count))?;
         }
         growth.use_up(extent.index);
+        self.bring_near(member);
         self.mark(&extent, None);
         Ok(())
     }

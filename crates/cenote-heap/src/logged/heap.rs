@@ -216,7 +216,7 @@ impl<G: Backing> LoggedHeap<G> {
             None => self.settle_in(cpu)?,
         };
         if self.has_nodes && !member.near.swap(true, Ordering::Relaxed) {
-            member.heap.prefer_node(numa::current());
+            self.bring_near(member);
         }
         Ok((number, member))
     }

@@ -13,7 +13,7 @@ use crate::backing::{Backing, Extent};
 use crate::error::FreeError;
 use cenote_layout::logged::SubHeapGeometry;
 use cenote_protect::Protection;
-use cenote_sys::cpu_number;
+use cenote_sys::{cpu_number, numa};
 use core::ptr::without_provenance_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -162,6 +162,13 @@ impl<G: Backing> LoggedHeap<G> {
 
     pub(crate) fn growth(&self) -> MutexGuard<'_, Growth> {
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for memory of this thread's node, for all of a sub-heap, where there are several.
+    pub(crate) fn bring_near(&self, member: &SubHeapMember<G>) {
+        if self.has_nodes {
+            member.heap.prefer_node(numa::current());
+        }
     }
 
     /// All sub-heaps.

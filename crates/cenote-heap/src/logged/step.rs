@@ -43,7 +43,9 @@ pub(crate) fn announce<G: Backing>(writer: &Writer<'_, G>, cell: u64) {
 pub(crate) fn make<G: Backing>(writer: &Writer<'_, G>, cell: u64, new: RawCell) {
     writer.store_tail(cell, [new[USED], new[USED + 1]], || reach(Step::SlotStored));
     reach(Step::StepStored);
-    if !planted(Bug::Logged(LoggedBug::StepNotFlushed)) {
+    let is_left = planted(Bug::Logged(LoggedBug::StepNotFlushed))
+        || planted(Bug::Logged(LoggedBug::FarStepNotFlushed)) && writer.is_far(cell);
+    if !is_left {
         writer.flush_cell(cell);
     }
     writer.fence();

@@ -16,7 +16,7 @@ use crate::error::FreeError;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
-    CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LevelEntry, MicroKind, UNIT_SIZE, slab_class,
+    CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LEVELS_MAX, LevelEntry, MicroKind, UNIT_SIZE, slab_class,
 };
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::numa;
@@ -81,8 +81,9 @@ impl<G: Backing> SubHeap<G> {
             // SAFETY: mapped memory of the sub-heap, which stays mapped.
             let _ = unsafe { numa::prefer(part.addr, part.units * UNIT_SIZE, node) };
         }
-        if let Some(addr) = self.meta.level_addr(0) {
-            let len = self.meta.geometry.metadata_len - self.meta.geometry.table;
+        for level in 0..LEVELS_MAX {
+            let Some(addr) = self.meta.level_addr(level) else { continue };
+            let (_, len) = self.meta.geometry.level_range(level);
             // SAFETY: as above.
             let _ = unsafe { numa::prefer(addr, len, node) };
         }

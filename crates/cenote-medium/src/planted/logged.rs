@@ -40,6 +40,8 @@ pub enum LoggedBug {
     SealDamageUndone,
     /// A step of a slab is not flushed.
     StepNotFlushed,
+    /// A step of a slab is not flushed if its record lies in a level behind the first part.
+    FarStepNotFlushed,
     /// A step changes a cell about which the seal of the last change is a hash.
     StepOverSeal,
     /// The seal that no step can break is not durable before a step.

@@ -25,7 +25,7 @@
 //!
 //! Systems: `cenote` is the heap of a pool in a store ([`crate::traced`]), called as transactions
 //! call it, so that the compiler can inline. `cenote (call)` is the same heap behind a function
-//! call, as malloc is for every program. The peers are in `cenote-bench-peers`. Threads are not
+//! call, as malloc is for every program. The peers are in `peers`. Threads are not
 //! pinned.
 
 pub mod larson;

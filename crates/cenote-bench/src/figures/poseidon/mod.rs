@@ -11,9 +11,9 @@
 //! not disturb each other halve it. Threads: 1, 2, 4, 8 and 16, or those of `--threads`, not
 //! pinned. A run is as long as any other figure's, or with `--scale X` that part of the paper's.
 //!
-//! Systems: `traced` is called as transactions call it; `logged` with each protection that is to be
-//! measured ([`LOGGED`]). Both are heaps of pools in stores, at both levels. libpmemobj and
-//! mimalloc are in `cenote-bench-peers`. Every block is stamped and checked, as in the figure of
+//! Systems: `traced` is called as transactions call it; `logged` with each protection of its
+//! metadata ([`LOGGED`]). Both are heaps of pools in stores, at both levels. libpmemobj and
+//! mimalloc are in `peers`. Every block is stamped and checked, as in the figure of
 //! allocators.
 
 pub mod pairs;
@@ -28,7 +28,7 @@ use crate::logged::Logged;
 use crate::place::Settings;
 use crate::traced::Traced;
 use cenote::Durability;
-use cenote_heap::logged::LoggedOptions;
+use cenote_heap::logged::{LoggedOptions, Protection};
 use cenote_medium::Persistence;
 use std::sync::Arc;
 
@@ -60,11 +60,20 @@ pub const FIGURE9: Figure = Figure {
     body: Body::Cases(|settings| ours("poseidon9", settings)),
 };
 
-/// A logged heap that is measured: its name in the rows, and what it is like.
-pub type LoggedSystem = (&'static str, fn() -> LoggedOptions);
+/// The logged heap in the rows, by the protection of its metadata. The first is the default.
+pub const LOGGED: [(&str, Protection); 4] = [
+    ("logged", Protection::Hidden),
+    ("logged-open", Protection::None),
+    ("logged-keys", Protection::Keys),
+    ("logged-mprotect", Protection::Mprotect),
+];
 
-/// The logged heap in the rows: a protection is one line.
-pub const LOGGED: [LoggedSystem; 1] = [("logged", LoggedOptions::default)];
+/// Those of [`LOGGED`] that are measured: all that this machine has; in a quick run, in Figure 6
+/// alone.
+fn logged(figure: &str, settings: &Settings) -> impl Iterator<Item = (&'static str, Protection)> {
+    let count = if settings.quick && figure != "poseidon6" { 1 } else { LOGGED.len() };
+    LOGGED.into_iter().take(count).filter(|(_, protection)| protection.within(true) == *protection)
+}
 
 /// A system at one level.
 #[derive(Clone, Debug)]
@@ -122,8 +131,9 @@ fn ours(figure: &str, settings: &Settings) -> Result<Vec<Case>, Failure> {
         let allocator = Traced::open(settings, durability)?;
         let on = On { allocator, system: "traced", level, counted: true };
         cases.extend(cases_of(figure, &on, settings));
-        for (system, options) in LOGGED {
-            let allocator = Logged::open(settings, durability, &options())?;
+        for (system, protection) in logged(figure, settings) {
+            let options = LoggedOptions { protection, ..LoggedOptions::default() };
+            let allocator = Logged::open(settings, durability, &options)?;
             let on = On { allocator, system, level, counted: true };
             cases.extend(cases_of(figure, &on, settings));
         }

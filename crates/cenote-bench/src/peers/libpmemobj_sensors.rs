@@ -2,9 +2,9 @@
 //! another's, but its pointers name the pool, so a program that brings several together opens each
 //! copy and allocates what is in it again.
 
-use crate::libpmemobj::{SYSTEM, checked, error, force_persistent_memory};
-use cenote_bench::case::{Failure, POWER};
-use cenote_bench::figures::sensors::{Aggregated, Way};
+use crate::case::{Failure, POWER};
+use crate::figures::sensors::{Aggregated, Way};
+use crate::peers::libpmemobj::{SYSTEM, checked, error, force_persistent_memory};
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -2,24 +2,24 @@
 //! of two blocks.
 
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/traced/anchor.rs"]
+#[path = "../src/traced/anchor.rs"]
 mod anchor;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/traced/gate.rs"]
+#[path = "../src/traced/gate.rs"]
 mod gate;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/traced/list.rs"]
+#[path = "../src/traced/list.rs"]
 mod list;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/traced/marks.rs"]
+#[path = "../src/traced/marks.rs"]
 mod marks;
 #[allow(dead_code, unreachable_pub)]
 // Here it looks once only.
 #[allow(clippy::modulo_one)]
-#[path = "../../cenote-heap/src/robust.rs"]
+#[path = "../src/robust.rs"]
 mod robust;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/traced/runs.rs"]
+#[path = "../src/traced/runs.rs"]
 mod runs;
 
 mod sync {

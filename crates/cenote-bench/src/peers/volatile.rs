@@ -5,12 +5,12 @@
 //! each system of a run is itself and none serves the benchmark program, which takes the C
 //! library's.
 
-use cenote_bench::Allocator;
-use cenote_bench::case::{Case, NO_LEVEL};
-use cenote_bench::figures::allocators::cases_of;
+use crate::Allocator;
+use crate::case::{Case, NO_LEVEL};
+use crate::figures::allocators::cases_of;
 #[cfg(feature = "mimalloc")]
-use cenote_bench::figures::poseidon::{On, cases_of as cases_of_poseidon};
-use cenote_bench::place::Settings;
+use crate::figures::poseidon::{On, cases_of as cases_of_poseidon};
+use crate::place::Settings;
 use std::sync::Arc;
 
 /// Names in the rows.

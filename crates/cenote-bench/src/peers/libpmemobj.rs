@@ -4,15 +4,15 @@
 //! The loops are in C (`libpmemobj.c`), with the library's macros; the calls from here are one a
 //! batch. The pool is a file of 1 GiB in a temporary directory of the benchmark.
 
-use cenote_bench::Allocator;
-use cenote_bench::case::{Case, Failure, POWER, Sample, Stopwatch};
-use cenote_bench::figures::allocators::{self, prodcon};
-use cenote_bench::figures::figure1::{list_len, tree_height};
-use cenote_bench::figures::poseidon::{self, On};
-use cenote_bench::figures::poseidon3::{HEAP_BYTES, Victim};
-use cenote_bench::figures::puddles_table3::{BATCH, RANGES};
-use cenote_bench::figures::{Figure, list_tail};
-use cenote_bench::place::Settings;
+use crate::Allocator;
+use crate::case::{Case, Failure, POWER, Sample, Stopwatch};
+use crate::figures::allocators::{self, prodcon};
+use crate::figures::figure1::{list_len, tree_height};
+use crate::figures::poseidon::{self, On};
+use crate::figures::poseidon3::{HEAP_BYTES, Victim};
+use crate::figures::puddles_table3::{BATCH, RANGES};
+use crate::figures::{Figure, list_tail};
+use crate::place::Settings;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;

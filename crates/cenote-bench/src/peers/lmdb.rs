@@ -8,9 +8,9 @@
 //! The crate `lmdb-master-sys` builds the C library and declares its functions; `Base` and
 //! `Transaction` are all that the figures need of it.
 
-use cenote_bench::case::{Case, Failure};
-use cenote_bench::figures::{Figure, pmo_files, pmo_kernels};
-use cenote_bench::place::{Settings, level_of};
+use crate::case::{Case, Failure};
+use crate::figures::{Figure, pmo_files, pmo_kernels};
+use crate::place::{Settings, level_of};
 use lmdb_master_sys as c;
 use std::ffi::{CStr, CString, c_int};
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,5 @@
-//! Measures other systems beside Cenote: their cases join the rows of `cenote-bench`'s figures, in
-//! the same process and in turns. It prints ratios to them.
+//! Other systems beside Cenote: their cases join the rows of the figures, in the same process and in
+//! turns. A figure that has one prints ratios to it.
 //!
 //! A system that needs more than the C library is behind a feature:
 //!
@@ -19,17 +19,17 @@ pub mod libpmemobj_sensors;
 pub mod lmdb;
 pub mod volatile;
 
-use cenote_bench::case::{Case, Failure};
-use cenote_bench::command::Peers;
-use cenote_bench::figures::{Figure, pmo_kernels};
-use cenote_bench::place::Settings;
-
-/// All systems that were built.
-pub const PEERS: Peers = Peers { cases, reference };
+use crate::case::{Case, Failure};
+use crate::figures::{Figure, pmo_kernels};
+use crate::place::Settings;
 
 const ALLOCATORS: &str = "allocators";
 
-fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure> {
+/// Their cases of a figure; empty if they have none.
+///
+/// # Errors
+/// A peer that cannot be set up.
+pub fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure> {
     #[cfg_attr(
         not(any(feature = "libpmemobj", feature = "lmdb", feature = "mimalloc")),
         expect(unused_mut)
@@ -44,7 +44,8 @@ fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure> {
     Ok(all)
 }
 
-fn reference(figure: &Figure) -> &'static str {
+/// The system that ratios in a figure are to.
+pub fn reference(figure: &Figure) -> &'static str {
     match figure.name {
         ALLOCATORS => volatile::REFERENCE,
         "pmo-kernels" | "pmo-files" => pmo_kernels::REFERENCE,
