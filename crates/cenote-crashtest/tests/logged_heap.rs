@@ -26,15 +26,31 @@ const MORE_DATA: Script = Script {
 /// The table of a sub-heap is full and gets a puddle of levels.
 const MORE_LEVELS: Script =
     Script { before: &[Do::NearGrowth], crashed: &[Alloc(256), Alloc(256), Free(0)] };
-/// The record of a slab lies in a level of that puddle: steps, a change between, another slab.
+/// Records of some slabs lie in a level of that puddle: steps, and changes between. Which ones do
+/// depends on a hash; the planted bug shows that some do.
 const FAR_STEPS: Script = Script {
-    before: &[Do::NearGrowth, Alloc(256), Alloc(256), Do::Small(16)],
+    before: &[
+        Do::NearGrowth,
+        Alloc(256),
+        Alloc(256),
+        Do::Small(16),
+        Do::Small(32),
+        Do::Small(48),
+        Do::Small(64),
+        Do::Small(96),
+        Do::Small(128),
+        Do::Small(192),
+    ],
     crashed: &[
         Do::Small(16),
-        Do::Small(16),
-        Do::FreeSmall,
         Do::Small(32),
+        Do::Small(48),
+        Do::Small(64),
         Do::FreeSmall,
+        Do::Small(96),
+        Do::Small(128),
+        Do::Small(192),
+        Alloc(256),
         Do::Small(16),
     ],
 };
@@ -87,7 +103,7 @@ fn tables_grow_by_a_puddle() {
 
 #[test]
 fn slots_are_allocated_and_freed_in_a_level_of_a_later_puddle() {
-    visit("far steps", &FAR_STEPS, 17, 4);
+    visit("far steps", &FAR_STEPS, 17, 8);
     let died = die_and_lose_power::<WholeHeap>(&FAR_STEPS, place(18), Bug::None);
     assert!(died.as_ref().is_ok_and(|&steps| steps > 15), "{died:?}");
 }

@@ -97,18 +97,20 @@ impl Cell for PartEntry {
     const SEED: u64 = seed::PART;
 
     fn is_possible(&self) -> bool {
+        let has_bytes = self.pages != 0
+            && u64::from(self.unused) < PAGE_SIZE
+            && u64::from(self.unused).is_multiple_of(UNIT_SIZE);
+        if !has_bytes {
+            return false;
+        }
         let (level, count) = self.levels();
-        let fits = if self.is_data() {
+        if self.is_data() {
             let end = self.first.saturating_add(self.len() / UNIT_SIZE);
             end <= 1 << (CLASS_MAX as u32 + 1)
         } else {
             self.kind == PartKind::Levels as u32
                 && count != 0
                 && level.saturating_add(count) <= LEVELS_MAX
-        };
-        self.pages != 0
-            && u64::from(self.unused) < PAGE_SIZE
-            && u64::from(self.unused).is_multiple_of(UNIT_SIZE)
-            && fits
+        }
     }
 }
