@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs each figure short, with other systems beside ours as far as what those need is installed, to
-# see that it runs and that its rows are written. For numbers worth reading, run `cargo run --release
-# -p cenote-bench --features FEATURES -- FIGURE --json FILE` on a machine with nothing else to do.
+# Runs figures that other systems are part of, short, as far as what those need is installed, to see
+# that they run and that rows are written. (The tests run every figure, alone.) For numbers worth
+# reading, run `cargo run --release -p cenote-bench --features FEATURES -- FIGURE --json FILE` on a
+# machine with nothing else to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 features=mimalloc,lmdb
@@ -24,7 +25,7 @@ programs=${CARGO_TARGET_DIR:-target}/debug
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
 figures=("$@")
-[ $# -gt 0 ] || figures=(puddles-table3 allocators steady open-after-kill logged-open)
+[ $# -gt 0 ] || figures=(puddles-table3 allocators)
 for figure in "${figures[@]}"; do
     "$programs/cenote-bench" "$figure" --quick --json "$rows" </dev/null
     for key in figure row system level threads unit median min max runs; do

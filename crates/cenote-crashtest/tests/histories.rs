@@ -3,15 +3,16 @@
 //!
 //! Each test prints what it visits, in two tiers (a table of them is in CONTRIBUTING.md):
 //!
-//! * Each change: every history up to a depth, and a sample of those of up to 6. The depth is 4
-//!   with one log, which commits sealed and lazily, at both levels; in the other strategies 4 at
-//!   level `process`; at `power` 2, and a third of those of 3. With one log also all that extend
-//!   one in 16 of the longest.
+//! * Each change: every history up to a depth, a part of those that are one longer, and a sample of
+//!   those of up to 6. The depth is 4 at level `process`; at `power` 3 with one log, which commits
+//!   sealed and lazily, and 2 in the other strategies. The part is half of those of 4 with one log
+//!   at `power`, and a sixth of those of 3 in the others. With one log also all that extend one in
+//!   16 of the longest, at `power` one in 32.
 //! * `scripts/histories.sh` (`just histories`): depth 6 with one log at both levels and in all
 //!   strategies at level `process`; 4 in the other strategies at `power`.
 //!
-//! Which sixteenth follows from the commit: changes after each other extend different ones. A
-//! test says which, and `CENOTE_CRASH_SIXTEENTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth
+//! Which parts follows from the commit: changes after each other visit different ones. A test says
+//! which, and `CENOTE_CRASH_SIXTEENTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth
 //! of every test here but the one that goes word by word.
 
 use cenote::HeapKind;
@@ -75,12 +76,28 @@ fn histories(exhaustive: usize, every: usize, seed: usize) -> (Vec<History>, Str
     (out, text)
 }
 
-/// The same with one log: beside the sample, all that extend one in 16 of the longest ones.
-fn histories_of_one_log(every: usize) -> (Vec<History>, String) {
+/// Of histories with `len` operations one in `parts`, which the commit chooses; all if
+/// `CENOTE_CRASH_DEPTH` is set.
+fn retain_part(histories: &mut Vec<History>, len: usize, (parts, part): (usize, usize)) -> String {
+    if std::env::var_os("CENOTE_CRASH_DEPTH").is_some() {
+        return String::new();
+    }
+    let mut number = 0;
+    histories.retain(|history| {
+        number += usize::from(history.0.len() == len);
+        history.0.len() != len || number % parts == part % parts
+    });
+    format!(", of those with {len} one in {parts}")
+}
+
+/// The same with one log: of the longest ones one in `parts`; and beside the sample, all that extend
+/// one in `16 * parts` of them.
+fn histories_of_one_log(every: usize, parts: usize) -> (Vec<History>, String) {
     let (mut out, mut text) = histories(4, every, 7);
     let exhaustive = depth(4);
     if exhaustive < 6 {
         let sixteenth = sixteenth();
+        text += &retain_part(&mut out, exhaustive, (parts, sixteenth));
         let longest = out.iter().filter(|h| h.0.len() == exhaustive);
         let extended: HashSet<_> = longest.skip(sixteenth).step_by(16).cloned().collect();
         let extends = |h: &History| extended.contains(&History(h.0[..exhaustive].to_vec()));
@@ -110,7 +127,7 @@ fn visit(what: &str, plan: &ExplorePlan) -> ExploreTally {
 /// Histories that begin with one of these operations, at every crash point, with every subset of
 /// what was undecided.
 fn power_may_fail_in_any_history_that_begins_with(first: &[Op]) {
-    let (mut histories, text) = histories_of_one_log(100);
+    let (mut histories, text) = histories_of_one_log(100, 2);
     histories.retain(|history| first.contains(&history.0[0]));
     let text = format!("{text}: the {} of them that begin with one of {first:?}", histories.len());
     let tally = visit(&text, &plan(Durability::Power, Strategy::LAZY, histories));
@@ -138,7 +155,7 @@ fn power_may_fail_anywhere_in_histories_that_begin_with_a_change() {
 fn a_process_may_die_anywhere() {
     for strategy in Strategy::ALL {
         let (histories, text) = match strategy == Strategy::LAZY {
-            true => histories_of_one_log(20),
+            true => histories_of_one_log(20, 1),
             false => histories(4, 100, 7),
         };
         visit(&text, &plan(Durability::Process, strategy, histories));
@@ -170,15 +187,8 @@ fn power_may_fail_in_strategies(strategies: &[Strategy]) {
     for &strategy in strategies {
         let number = Strategy::ALL.iter().position(|other| *other == strategy).unwrap_or(0);
         let (mut histories, mut text) = histories(3, 1000, (number - 1) * 31);
-        if std::env::var_os("CENOTE_CRASH_DEPTH").is_none() {
-            let third = (sixteenth() + number) % 3;
-            let mut of_three = 0;
-            histories.retain(|history| {
-                of_three += usize::from(history.0.len() == 3);
-                history.0.len() != 3 || of_three % 3 == third
-            });
-            text += &format!(", of those with 3 a third: {} in all", histories.len());
-        }
+        text += &retain_part(&mut histories, 3, (6, sixteenth() + number));
+        text += &format!(": {} in all", histories.len());
         sum.add(&visit(&text, &plan(Durability::Power, strategy, histories)));
     }
     tell(&format!("power level, {} other strategies: {sum}", strategies.len()));
