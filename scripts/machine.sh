@@ -4,8 +4,8 @@
 # program that says which steps it committed is stopped with the whole machine, MACHINE_STOPS times
 # (default 4). After each stop the next boot, with another boot id, must find every step that was
 # said. The emulated processor has protection keys: the tests of guards run there with them, and
-# those of logged heaps with guards on DAX. It has two nodes of memory, for the test of those. Caches
-# of the processor outlive such a stop; for missing flushes there is the simulated medium.
+# those of logged heaps with guards on DAX. It has two nodes of memory, for the test of those.
+# Caches of the processor outlive such a stop; for missing flushes there is the simulated medium.
 # Skipped, with a reason, where QEMU, a kernel or root are not to be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -90,8 +90,8 @@ fn retain_part(histories: &mut Vec<History>, len: usize, (parts, part): (usize, 
     format!(", of those with {len} one in {parts}")
 }
 
-/// The same with one log: of the longest ones one in `parts`; and beside the sample, all that extend
-/// one in `16 * parts` of them.
+/// The same with one log: of the longest ones one in `parts`; and beside the sample, all that
+/// extend one in `16 * parts` of them.
 fn histories_of_one_log(every: usize, parts: usize) -> (Vec<History>, String) {
     let (mut out, mut text) = histories(4, every, 7);
     let exhaustive = depth(4);

@@ -1,4 +1,5 @@
-//! Memory of a sub-heap comes from the node of its CPU. `scripts/machine.sh` has a machine with two.
+//! Memory of a sub-heap comes from the node of its CPU. `scripts/machine.sh` has a machine with two
+//! nodes.
 
 use crate::protected::{backing, make, open};
 use cenote_heap::logged::{LoggedHeap, LoggedOptions};
@@ -33,8 +34,8 @@ fn node_of(addr: u64) -> i32 {
     node
 }
 
-/// Each CPU allocates until its sub-heap has grown by several puddles. CPU 0 touches the pages: without the request
-/// all would lie on its own node.
+/// Each CPU allocates until its sub-heap has grown by several puddles. CPU 0 touches the pages:
+/// without the request all would lie on its own node.
 #[test]
 fn memory_of_a_sub_heap_comes_from_the_node_of_its_cpu() {
     if numa::nodes() < 2 {
