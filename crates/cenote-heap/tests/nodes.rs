@@ -23,15 +23,9 @@ fn pin(cpu: usize) {
 }
 
 /// The node of the page at an address, which was touched.
-fn node_of(addr: u64) -> i32 {
-    let page = core::ptr::with_exposed_provenance_mut::<libc::c_void>(addr as usize);
-    let mut node = -1;
-    // SAFETY: one page is asked about and none is moved; the kernel writes one number.
-    let done = unsafe {
-        libc::syscall(libc::SYS_move_pages, 0, 1u64, &page, core::ptr::null::<i32>(), &mut node, 0)
-    };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    node
+fn node_of(addr: u64) -> u32 {
+    // SAFETY: a page of this test's own.
+    unsafe { numa::node_of(addr) }.expect("a page that was touched")
 }
 
 /// Each CPU allocates until its sub-heap has grown by several puddles. CPU 0 touches the pages:
@@ -51,7 +45,7 @@ fn memory_of_a_sub_heap_comes_from_the_node_of_its_cpu() {
     let size = 64 << 10;
     let blocks_on = |cpu| {
         pin(cpu);
-        let node = numa::current() as i32;
+        let node = numa::current();
         let alloc = |_| heap.alloc(size, 1, TypeId(7)).expect("room").addr;
         (node, (0..100).map(alloc).collect::<Vec<u64>>())
     };
@@ -64,7 +58,7 @@ fn memory_of_a_sub_heap_comes_from_the_node_of_its_cpu() {
     assert_eq!(node_of(own.as_ptr().addr() as u64 + PAGE), by_cpu[0].0);
     for (node, blocks) in by_cpu {
         let pages = blocks.iter().map(|addr| addr.next_multiple_of(PAGE));
-        let nodes: Vec<i32> = pages
+        let nodes: Vec<u32> = pages
             .map(|addr| {
                 let page = core::ptr::with_exposed_provenance_mut::<u8>(addr as usize);
                 // SAFETY: a byte of a block of this test's own.

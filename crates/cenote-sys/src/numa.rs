@@ -87,6 +87,35 @@ pub unsafe fn prefer(addr: u64, len: u64, node: u32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The node that a page lies on.
+///
+/// # Safety
+/// `addr` lies in a page that is mapped.
+///
+/// # Errors
+/// The kernel's; `NotFound`: the page was never touched.
+pub unsafe fn node_of(addr: u64) -> io::Result<u32> {
+    let page = core::ptr::with_exposed_provenance_mut::<libc::c_void>(addr as usize);
+    let mut status = -1i32;
+    // SAFETY: one page is asked about and none is moved: there are no target nodes. The kernel
+    // writes one number.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            1u64,
+            &raw const page,
+            core::ptr::null::<i32>(),
+            &raw mut status,
+            0,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(status).map_err(|_| io::Error::from_raw_os_error(-status))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +124,9 @@ mod tests {
     fn a_thread_runs_on_a_node_whose_memory_can_be_asked_for() {
         assert!(nodes() >= 1);
         let memory = vec![1u8; 1 << 16];
+        // SAFETY: memory of this test's own.
+        let node = unsafe { node_of(memory.as_ptr().addr() as u64 + 4096) };
+        assert!(node.is_err() || node.is_ok_and(|node| node < 1024));
         // SAFETY: memory of this test's own.
         let asked = unsafe { prefer(memory.as_ptr().addr() as u64, 1 << 16, current()) };
         // A sandbox may forbid the call, and a kernel may be built without it.

@@ -1,5 +1,5 @@
-//! Other systems beside Cenote: their cases join the rows of the figures, in the same process and in
-//! turns. A figure that has one prints ratios to it.
+//! Other systems beside Cenote: their cases join the rows of the figures, in the same process and
+//! in turns. A figure that has one prints ratios to it.
 //!
 //! A system that needs more than the C library is behind a feature:
 //!
