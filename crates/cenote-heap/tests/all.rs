@@ -15,6 +15,7 @@ mod parallel;
 mod persistence;
 mod places;
 mod protected;
+mod protected_shadowed;
 mod reclaim;
 mod slabs;
 mod store;
