@@ -17,6 +17,7 @@ mod places;
 mod protected;
 mod protected_shadowed;
 mod reclaim;
+mod roles;
 mod slabs;
 mod store;
 mod stray;
