@@ -8,6 +8,7 @@ use cenote_crashtest::rig::{SMALL_LOG, WINDOW_LEN, pool_options, window_base};
 use cenote_crashtest::units::{Grain, Images, Reach};
 use cenote_layout::catalog::{AtRest, HeapKind, HostedClientRecord};
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, OwnedMedium};
@@ -96,7 +97,12 @@ impl Asks {
                     permissions: 0o600,
                     at_rest: AtRest::None,
                     torn: false,
-                    puddles: vec![ImportPuddle { old_addr, size, identity: Uuid::NIL }],
+                    puddles: vec![ImportPuddle {
+                        old_addr,
+                        size,
+                        identity: Uuid::NIL,
+                        role: Role::Heap,
+                    }],
                 };
                 let manifest = ImportManifest { pools: vec![pool], types: Vec::new() };
                 let mut import = store.client_begin_import(&root(), manifest)?;

@@ -5,7 +5,9 @@
 //! drive it.
 
 use cenote_layout::pointer::RegionAddress;
+use cenote_protect::StoreNotes;
 use core::sync::atomic::AtomicPtr;
+use std::io;
 use std::sync::Arc;
 
 /// Why there is no more memory under the heap.
@@ -146,9 +148,26 @@ pub unsafe trait Backing: Send + Sync + 'static {
     }
 
     /// Whether each extent is one file that is mapped shared and writable, so that a second
-    /// mapping shows the same bytes, and nothing has to know of stores through it.
+    /// mapping shows the same bytes.
     fn can_map_twice(&self) -> bool {
         false
+    }
+
+    /// What is to be told of stores through a second mapping of the extent at `addr`; `None`:
+    /// nothing has to know of them. Then a page is loaded from, where the extent is mapped, before
+    /// it is stored into.
+    ///
+    /// # Errors
+    /// They have to be noted, and cannot be.
+    fn store_notes(&self, addr: u64) -> io::Result<Option<StoreNotes>> {
+        let _ = addr;
+        Ok(None)
+    }
+
+    /// Whether pages that the heap does not use can lose all access: only the heap, and programs
+    /// that it gave blocks to, read the extents where they are mapped.
+    fn can_close_off(&self) -> bool {
+        true
     }
 
     /// Bytes of the pool's first puddle.
@@ -262,6 +281,14 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn can_map_twice(&self) -> bool {
         (**self).can_map_twice()
+    }
+
+    fn store_notes(&self, addr: u64) -> io::Result<Option<StoreNotes>> {
+        (**self).store_notes(addr)
+    }
+
+    fn can_close_off(&self) -> bool {
+        (**self).can_close_off()
     }
 
     fn is_writable(&self) -> bool {

@@ -9,13 +9,15 @@ use crate::error::BackingError;
 use crate::pool_backing::PoolBacking;
 use crate::robust::{self, OwnerLiveness, WAITED};
 use crate::traced::turn_word;
-use cenote_layout::catalog::HeapKind;
+use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::heap::LOST_BYTE;
 use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::{PoolHandle, PoolOptions};
+use cenote_protect::StoreNotes;
+use cenote_store::{PoolHandle, PoolOptions, Puddle};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
+use std::io;
 
 // SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which
 // a handle keeps it; only the heap uses a heap puddle's body (contract of `PoolBacking::of`), and
@@ -132,6 +134,18 @@ unsafe impl Backing for PoolBacking {
 
     fn can_map_twice(&self) -> bool {
         PoolHandle::can_map_twice(self)
+    }
+
+    fn store_notes(&self, addr: u64) -> io::Result<Option<StoreNotes>> {
+        if self.record().mode == PoolMode::Direct {
+            return Ok(None);
+        }
+        let notes = self.store().puddle_of(addr).and_then(Puddle::store_notes);
+        notes.map(Some).ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    fn can_close_off(&self) -> bool {
+        PoolHandle::can_close_off(self)
     }
 
     fn puddle_size(&self) -> u64 {

@@ -19,30 +19,35 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Arc;
 
-type Heap = LoggedHeap<PoolBacking>;
+pub(crate) type Heap = LoggedHeap<PoolBacking>;
 
-const SIGSEGV: i32 = 11;
-const PAGE: usize = PAGE_SIZE as usize;
+pub(crate) const SIGSEGV: i32 = 11;
+pub(crate) const PAGE: usize = PAGE_SIZE as usize;
 const BLOCKS: u64 = 3000;
 
-fn options(protection: Protection) -> LoggedOptions {
+pub(crate) fn options(protection: Protection) -> LoggedOptions {
     let (sub_heaps, lanes, tickets, levels) = (1, 2, 64, 2);
     let options = LoggedOptions { cpu: || 0, protection, ..LoggedOptions::default() };
     LoggedOptions { sub_heaps, lanes, tickets, levels, ..options }
 }
 
-fn medium(path: &Path) -> Arc<dyn Medium> {
+pub(crate) fn medium(path: &Path) -> Arc<dyn Medium> {
     let options = MediumOptions { create: true, ..MediumOptions::default() };
     Arc::new(RealMedium::open(path, &options).expect("a directory"))
 }
 
 /// A store with a pool, in which no heap is yet.
 pub(crate) fn make(path: &Path, mode: PoolMode) {
+    make_as(path, PoolOptions { mode, ..PoolOptions::default() });
+}
+
+/// The same with a pool that has more than a mode.
+pub(crate) fn make_as(path: &Path, pool: PoolOptions) {
     let uuid = Some(Uuid::from_random_bytes([7; 16]));
     let window = FormatOptions { window_base: None, window_len: 1 << 30, uuid };
     format(medium(path), &window).expect("formatted");
     let (puddle_size, size_max, heap) = (1 << 20, 64 << 20, HeapKind::Logged);
-    let pool = PoolOptions { puddle_size, size_max, heap, mode, ..PoolOptions::default() };
+    let pool = PoolOptions { puddle_size, size_max, heap, ..pool };
     open(path).create_pool("x", &pool).expect("a pool");
 }
 
@@ -51,7 +56,7 @@ pub(crate) fn open(path: &Path) -> Store {
 }
 
 /// The heap of the pool; made, if there is none.
-fn heap(store: &Store, protection: Protection) -> Heap {
+pub(crate) fn heap(store: &Store, protection: Protection) -> Heap {
     Heap::open_pool(backing(store), &options(protection)).expect("a heap")
 }
 
@@ -61,16 +66,16 @@ pub(crate) fn backing(store: &Store) -> PoolBacking {
     unsafe { PoolBacking::of(pool) }
 }
 
-fn alloc(heap: &Heap, size: u64) -> u64 {
+pub(crate) fn alloc(heap: &Heap, size: u64) -> u64 {
     heap.alloc(size, 1, TypeId(7)).expect("room").addr
 }
 
 /// Allocates so many blocks that there are later parts of data and of the table.
-fn fill(heap: &Heap) -> Vec<u64> {
+pub(crate) fn fill(heap: &Heap) -> Vec<u64> {
     (0..BLOCKS).map(|i| alloc(heap, if i % 3 == 0 { 40 } else { 300 })).collect()
 }
 
-fn held(heap: &Heap) -> Vec<(u64, u64)> {
+pub(crate) fn held(heap: &Heap) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     for (_, sub) in heap.sub_heaps() {
         let report = sub.check();
@@ -82,7 +87,7 @@ fn held(heap: &Heap) -> Vec<(u64, u64)> {
 
 /// An address in each guarded range: the words of sub-heaps, the first part of one sub-heap's
 /// metadata, and a later part of the table.
-fn metadata(store: &Store) -> [usize; 3] {
+pub(crate) fn metadata(store: &Store) -> [usize; 3] {
     let backing = backing(store);
     let root = backing.extents()[0];
     let start = (root.addr + header_space(root.size)) as usize;
@@ -96,7 +101,7 @@ fn metadata(store: &Store) -> [usize; 3] {
 
 /// An address in each guard page: on both sides of the roots, behind the first part of a sub-heap's
 /// metadata, and on both sides of a later part of the table.
-fn guard_pages(store: &Store) -> Vec<usize> {
+pub(crate) fn guard_pages(store: &Store) -> Vec<usize> {
     let geometry = options(Protection::None);
     let geometry = SubHeapGeometry::new(geometry.lanes, geometry.tickets, geometry.levels);
     let root = backing(store).extents()[0];
@@ -259,13 +264,17 @@ fn what_cannot_be_mapped_twice_is_not_guarded_by_a_hidden_mapping() {
     let heap = LoggedHeap::create(memory, &options(Protection::Hidden)).expect("a heap");
     heap.alloc(100, 1, TypeId(7)).expect("room");
     assert_eq!(heap.protection(), Protection::None);
+}
+
+#[test]
+fn rights_of_pages_guard_a_pool_in_shadowed_mode_as_well() {
     let dir = directory();
     let path = dir.path().join("store");
     make(&path, PoolMode::Shadowed);
     let store = open(&path);
     let hidden = self::heap(&store, Protection::Hidden);
     fill(&hidden);
-    assert_eq!(hidden.protection(), Protection::None);
+    assert_eq!(hidden.protection(), Protection::Hidden);
     drop(hidden);
     let heap = self::heap(&store, Protection::Mprotect);
     alloc(&heap, 100);
@@ -341,6 +350,49 @@ fn a_heap_works_without_guards_where_the_program_needs_its_mappings() {
     assert!(status.success(), "{said}");
 }
 
+/// Not a test of its own: a process whose room for mappings ends between any two that a heap makes.
+#[test]
+fn bounded() {
+    let Some((_, path)) = task() else { return };
+    let store = open(&path);
+    let mut blocks = fill(&heap(&store, Protection::Hidden));
+    let (mut held_apart, mut seen) = (Vec::new(), Vec::new());
+    for number in 0..8 {
+        // One mapping more, which no neighbour is joined with.
+        let region = cenote_sys::memory::anonymous(3 * PAGE).expect("memory");
+        let middle = region.as_ptr().expose_provenance() + PAGE;
+        // SAFETY: a page of our own region, which nothing uses.
+        unsafe {
+            assert_eq!(libc::mprotect(middle as *mut libc::c_void, PAGE, libc::PROT_NONE), 0)
+        };
+        held_apart.push(region);
+        let now = cenote_sys::mappings::count().expect("counted");
+        for step in 0..6 {
+            cenote_sys::mappings::set_limit((now / 7 + step) * 8);
+            let heap = heap(&store, Protection::Hidden);
+            seen.push(heap.protection());
+            for size in [24, 300, 5000] {
+                heap.free(alloc(&heap, size)).expect("freed");
+            }
+            heap.free(blocks.pop().expect("a block")).expect("freed");
+            assert_eq!(held(&heap).len(), blocks.len(), "{number} {step}");
+        }
+    }
+    assert!(seen.contains(&Protection::None) && seen.contains(&Protection::Hidden), "{seen:?}");
+    cenote_sys::mappings::set_limit(65_530);
+}
+
+#[test]
+fn a_heap_works_wherever_room_for_mappings_ends_while_it_is_guarded() {
+    for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+        let dir = directory();
+        let path = dir.path().join("store");
+        make(&path, mode);
+        let (status, said) = ended(&mut with_task("protected::bounded", "-", &path));
+        assert!(status.success(), "{mode:?}: {said}");
+    }
+}
+
 #[test]
 fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
     for protection in [Protection::Keys, Protection::Hidden, Protection::Mprotect] {
@@ -382,29 +434,34 @@ fn dies(protection: Protection, place: usize, access: &str, named: &str) {
     assert_eq!(held(&heap(&store, Protection::None)).len(), before + 1);
 }
 
-/// Nanoseconds of an allocation and a free of 64 bytes, optimised, by protection, alternating.
-/// `PROTECTED_PAIRS` says how many.
+/// Nanoseconds of an allocation and a free of 64 and of 300 bytes, optimised, by protection and by
+/// mode, alternating. `PROTECTED_PAIRS` says how many.
 #[test]
 fn pairs_are_timed_by_protection() {
     let pairs = std::env::var("PROTECTED_PAIRS").ok().and_then(|text| text.parse().ok());
     let pairs: u64 = pairs.unwrap_or(500);
-    let dir = directory();
-    let path = dir.path().join("store");
-    make(&path, PoolMode::Direct);
     for round in 0..3 {
-        for protection in
-            [Protection::None, Protection::Hidden, Protection::Keys, Protection::Mprotect]
-        {
-            let store = open(&path);
-            let heap = heap(&store, protection);
-            alloc(&heap, 64);
-            let began = std::time::Instant::now();
-            for _ in 0..pairs {
-                let addr = alloc(&heap, 64);
-                heap.free(addr).expect("freed");
+        for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+            let dir = directory();
+            let path = dir.path().join("store");
+            make(&path, mode);
+            for protection in
+                [Protection::None, Protection::Hidden, Protection::Keys, Protection::Mprotect]
+            {
+                let store = open(&path);
+                let heap = heap(&store, protection);
+                let timed = [64, 300].map(|size| {
+                    alloc(&heap, size);
+                    let began = std::time::Instant::now();
+                    for _ in 0..pairs {
+                        let addr = alloc(&heap, size);
+                        heap.free(addr).expect("freed");
+                    }
+                    began.elapsed().as_nanos() as f64 / pairs as f64
+                });
+                let by = heap.protection();
+                println!("{round}: {mode:?}, {by:?}, pairs: {:.0} {:.0} ns", timed[0], timed[1]);
             }
-            let ns = began.elapsed().as_nanos() as f64 / pairs as f64;
-            println!("{round}: {:?}, a pair: {ns:.0} ns", heap.protection());
         }
     }
 }

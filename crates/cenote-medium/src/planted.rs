@@ -239,6 +239,8 @@ pub enum Bug {
     GuardsOpen,
     /// Pages beside metadata keep their access.
     GuardPagesOpen,
+    /// A heap does not note what it stores through another mapping of a pool in shadowed mode.
+    ShadowedStoreNotNoted,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.

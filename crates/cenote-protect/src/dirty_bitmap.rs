@@ -22,6 +22,7 @@ use crate::owner::Rights;
 use crate::right::Right;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
@@ -95,17 +96,30 @@ impl DirtyBitmap {
     /// Notes pages by number. Async-signal-safe.
     pub fn note(&self, pages: Range<u64>) {
         for page in pages.start as usize..(pages.end as usize).min(self.len / PAGE) {
-            if let Some(word) = self.pages.get(page / WORD_PAGES) {
-                let bit = 1 << (page % WORD_PAGES);
-                if word.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-                    self.count.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            // After the page: a `take` that gets the chunk's bit finds the page, or the bit is
-            // there for the next `take`.
-            let chunk = page / (WORD_PAGES * CHUNK_WORDS);
-            if let Some(word) = self.chunks.get(chunk / 64) {
-                word.fetch_or(1 << (chunk % 64), Ordering::AcqRel);
+            self.note_one(page as u64);
+        }
+    }
+
+    /// Notes a page by number; nothing, behind the end. Async-signal-safe.
+    #[inline]
+    pub(crate) fn note_one(&self, page: u64) {
+        let page = page as usize;
+        let Some(word) = self.pages.get(page / WORD_PAGES).filter(|_| page < self.len / PAGE)
+        else {
+            return;
+        };
+        let bit = 1 << (page % WORD_PAGES);
+        if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        // After the page: a `take` that gets the chunk's bit finds the page, or the bit is there
+        // for the next `take`. One that is there already is not set again: the `take` that gets it
+        // comes after this look, and so after the page.
+        let chunk = page / (WORD_PAGES * CHUNK_WORDS);
+        if let Some(word) = self.chunks.get(chunk / 64) {
+            let bit = 1 << (chunk % 64);
+            if word.load(Ordering::SeqCst) & bit == 0 {
+                word.fetch_or(bit, Ordering::SeqCst);
             }
         }
     }
@@ -125,13 +139,13 @@ impl DirtyBitmap {
     pub fn take(&self, pages: &mut Vec<Range<u64>>) {
         let (mut taken, before) = (0, pages.len());
         for (at, chunks) in self.chunks.iter().enumerate() {
-            let mut chunks = chunks.swap(0, Ordering::AcqRel);
+            let mut chunks = chunks.swap(0, Ordering::SeqCst);
             while chunks != 0 {
                 let chunk = at * 64 + chunks.trailing_zeros() as usize;
                 chunks &= chunks - 1;
                 for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
                     let Some(word) = self.pages.get(index) else { break };
-                    taken += add_bits(index, word.swap(0, Ordering::AcqRel), pages, before);
+                    taken += add_bits(index, word.swap(0, Ordering::SeqCst), pages, before);
                 }
             }
         }
@@ -149,11 +163,11 @@ impl DirtyBitmap {
                 chunks &= chunks - 1;
                 // Before the pages are looked at: a thread that notes one of them from now on sets
                 // the chunk's bit again.
-                word.fetch_and(!bit, Ordering::AcqRel);
+                word.fetch_and(!bit, Ordering::SeqCst);
                 let before = pages.len();
                 for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
                     let Some(word) = self.pages.get(index) else { break };
-                    add_bits(index, word.load(Ordering::Acquire), pages, before);
+                    add_bits(index, word.load(Ordering::SeqCst), pages, before);
                 }
                 if pages.len() > before {
                     word.fetch_or(bit, Ordering::AcqRel);
@@ -187,6 +201,13 @@ impl DirtyBitmap {
 unsafe impl Rights for DirtyBitmap {
     fn allows(&self, page: u64) -> Right {
         if self.has(page) { Right::Write } else { Right::Read }
+    }
+}
+
+// SAFETY: one load.
+unsafe impl Rights for Arc<DirtyBitmap> {
+    fn allows(&self, page: u64) -> Right {
+        (**self).allows(page)
     }
 }
 

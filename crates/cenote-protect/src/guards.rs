@@ -9,7 +9,8 @@
 //!
 //! With `Hidden` and `Keys` the range at its own address is read-only from [`Guards::add`] on.
 //! Stores go through a second mapping of the same pages
-//! ([`cenote_sys::second_mapping`]), [`Guards::add`] says how far away. With `Keys` that mapping
+//! ([`cenote_sys::second_mapping`]), [`Guards::add`] says how far away. Where stores are noted, the
+//! code that makes them notes them ([`crate::StoreNotes`]): no fault does. With `Keys` that mapping
 //! has a protection key too, which only a thread inside the guards has opened. So neither takes a
 //! right away from a load, and neither changes rights of pages in an operation.
 //!
@@ -74,6 +75,8 @@ pub struct Guards {
     key: Option<Key>,
     /// What explanations name: `pool "x"`.
     what: String,
+    /// Guard pages keep their access.
+    leaves_open: bool,
     token: u64,
     state: Mutex<GuardState>,
 }
@@ -109,7 +112,15 @@ impl Guards {
     pub fn new(protection: Protection, what: &str) -> Self {
         let key = if protection == Protection::Keys { Key::of_process() } else { None };
         let (what, token) = (what.to_owned(), fork_guard::token());
-        Self { protection, key, what, token, state: Mutex::default() }
+        Self { protection, key, what, leaves_open: false, token, state: Mutex::default() }
+    }
+
+    /// The same, and guard pages keep their access: where other code reads the whole memory at its
+    /// own address.
+    #[must_use]
+    pub fn leaving_pages_open(mut self) -> Self {
+        self.leaves_open = true;
+        self
     }
 
     /// How ranges are protected.
@@ -167,7 +178,7 @@ impl Guards {
     /// # Safety
     /// The pages are mapped and writable, until the guards end; nothing uses them meanwhile.
     pub unsafe fn close_off(&self, pages: Range<usize>) -> io::Result<()> {
-        if self.protection == Protection::None || pages.is_empty() {
+        if self.protection == Protection::None || self.leaves_open || pages.is_empty() {
             return Ok(());
         }
         tell_of_faults()?;

@@ -59,6 +59,7 @@ mod guards;
 mod lock;
 mod owner;
 mod right;
+mod store_notes;
 mod table;
 mod tracked;
 
@@ -66,5 +67,6 @@ pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};
 pub use owner::{Owner, Rights, Whole};
 pub use right::Right;
+pub use store_notes::StoreNotes;
 pub use table::RangeKind;
 pub use tracked::Tracked;

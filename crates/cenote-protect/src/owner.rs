@@ -13,8 +13,8 @@ use std::io;
 
 const PAGE: usize = 4096;
 /// Most other owners of a range that are looked for once; of more, all are looked for again at each
-/// page.
-const OTHERS: usize = 8;
+/// page. A root puddle has two for each sub-heap whose metadata lie in it, and four of its own.
+const OTHERS: usize = 32;
 
 /// What an owner allows, page by page. Its state changes before [`Owner::set`] is called for the
 /// change.
@@ -139,15 +139,46 @@ impl<R: Rights> Owner<R> {
     #[must_use]
     pub fn right_of(&self, page: u64) -> Right {
         let own = self.placed.rights.allows(page);
+        own.min(self.others_allow(page))
+    }
+
+    /// Whether another owner denies a page what this one allows. Async-signal-safe.
+    #[must_use]
+    pub fn is_denied(&self, page: u64) -> bool {
+        let own = self.placed.rights.allows(page);
+        self.others_allow(page) < own
+    }
+
+    fn others_allow(&self, page: u64) -> Right {
         if self.slot.is_alone() {
-            return own;
+            return Right::Write;
         }
         let address = self.range.start + page as usize * PAGE;
         let lock = RightsLock::take();
         if self.retired.load(Ordering::Acquire) {
-            return own;
+            return Right::Write;
         }
-        own.min(Others::of(self, &lock).allow(address))
+        Others::of(self, &lock).allow(address)
+    }
+
+    /// Of these pages, those that have a right, or more, by all owners. Not for signal handlers.
+    #[must_use]
+    pub fn with_right(&self, right: Right, pages: &[Range<u64>]) -> Vec<Range<u64>> {
+        let mut with = Vec::with_capacity(pages.len());
+        let lock = RightsLock::take();
+        let others = Others::of(self, &lock);
+        let has = |page: &u64| {
+            let address = self.range.start + *page as usize * PAGE;
+            self.placed.rights.allows(*page).min(others.allow(address)) >= right
+        };
+        for range in pages {
+            let mut from = range.start;
+            while let Some(first) = (from..range.end).find(has) {
+                from = (first..range.end).find(|page| !has(page)).unwrap_or(range.end);
+                with.push(first..from);
+            }
+        }
+        with
     }
 
     /// The range is no longer its: nothing is explained by it, and nothing denied. From now on no
@@ -201,6 +232,8 @@ impl<R: Rights> Drop for Owner<R> {
 /// The other owners of a range, under the lock of rights.
 struct Others<'a> {
     some: [Option<&'static OwnerSlot>; OTHERS],
+    /// How many these are.
+    count: usize,
     /// There are more.
     more: bool,
     own: &'static OwnerSlot,
@@ -212,15 +245,17 @@ struct Others<'a> {
 impl<'a> Others<'a> {
     fn of<R: Rights>(owner: &'a Owner<R>, lock: &'a RightsLock) -> Self {
         let (own, token, range) = (owner.slot, owner.token, &owner.range);
-        let mut others = Self { some: [None; OTHERS], more: false, own, token, range, _lock: lock };
-        let mut free = 0;
+        let (some, count, more, _lock) = ([None; OTHERS], 0, false, lock);
+        let mut others = Self { some, count, more, own, token, range, _lock };
         for slot in table::slots() {
             if others.has(slot) {
-                match others.some.get_mut(free) {
-                    Some(place) => *place = Some(slot),
+                match others.some.get_mut(others.count) {
+                    Some(place) => {
+                        *place = Some(slot);
+                        others.count += 1;
+                    }
                     None => others.more = true,
                 }
-                free += 1;
             }
         }
         others
@@ -245,7 +280,7 @@ impl<'a> Others<'a> {
             }
             return least;
         }
-        for slot in self.some.iter().flatten() {
+        for slot in self.some[..self.count].iter().flatten() {
             // SAFETY: as above.
             least = least.min(unsafe { slot.allows(address) });
         }

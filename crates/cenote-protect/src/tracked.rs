@@ -10,24 +10,26 @@
 use crate::dirty_bitmap::{CHUNK, DirtyBitmap, PAGE};
 use crate::owner::Owner;
 use crate::right::Right;
+use crate::store_notes::StoreNotes;
 use crate::table::RangeKind;
 use cenote_sys::fault;
 use cenote_sys::mappings::{self, Fineness};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
+use std::sync::Arc;
 
 /// The owner of a range whose pages are noted when they are stored into: a page allows stores as
 /// long as it is noted.
 #[derive(Debug)]
-pub struct Tracked(Owner<DirtyBitmap>);
+pub struct Tracked(Owner<Arc<DirtyBitmap>>);
 
 impl Tracked {
     /// Of `range`, whole pages of 4096 bytes; `what` as in [`Owner::new`]. Nothing is noted, and no
     /// right has changed yet.
     #[must_use]
     pub fn new(range: Range<usize>, what: &str) -> Self {
-        let notes = DirtyBitmap::new(range.len());
+        let notes = Arc::new(DirtyBitmap::new(range.len()));
         Self(Owner::new(range, RangeKind::Tracked, what, notes))
     }
 
@@ -35,6 +37,19 @@ impl Tracked {
     #[must_use]
     pub fn notes(&self) -> &DirtyBitmap {
         self.0.rights()
+    }
+
+    /// The notes, for code that stores through another mapping of the range.
+    #[must_use]
+    pub fn store_notes(&self) -> StoreNotes {
+        StoreNotes::new(self.0.range().start, Arc::clone(self.0.rights()))
+    }
+
+    /// Of these pages, those that can be read: another owner may have taken all access away. What
+    /// nothing can touch holds what it held.
+    #[must_use]
+    pub fn readable(&self, pages: &[Range<u64>]) -> Vec<Range<u64>> {
+        self.0.with_right(Right::Read, pages)
     }
 
     /// See [`Owner::retire`].
@@ -89,7 +104,8 @@ impl Tracked {
             // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
             if let Ok(all) = unsafe { self.0.set(pages.clone(), Right::Write) } {
                 self.notes().note(pages);
-                return all || self.0.right_of((page / PAGE) as u64) == Right::Write;
+                // Not by the right that it has now: a psync may have taken the note meanwhile.
+                return all || !self.0.is_denied((page / PAGE) as u64);
             }
         }
         tell_once();

@@ -99,10 +99,7 @@ fn a_range_that_comes_while_a_thread_is_inside_is_closed_when_that_leaves() {
 
 #[test]
 fn a_range_that_cannot_be_closed_is_left_open() {
-    // What the first guards of a process map is mapped: none of it comes where the page was.
-    let other = shared(1);
-    let _mapped = guarded(&other, Protection::Mprotect);
-    let pages = Pages::new(2);
+    let pages = Pages::apart(2);
     // SAFETY: our own page, which nothing uses. What is left of the range fails half way.
     let cut = unsafe { libc::munmap(word(pages.address(1)).cast(), PAGE) };
     assert_eq!(cut, 0);

@@ -6,6 +6,9 @@ use core::ops::Range;
 
 pub(crate) const PAGE: usize = 4096;
 
+/// See [`Pages::apart`]; for one test.
+const APART: usize = 0x2100_0000_0000;
+
 /// Anonymous pages, readable and writable at first.
 pub(crate) struct Pages {
     pub(crate) base: usize,
@@ -14,7 +17,17 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn new(count: usize) -> Self {
-        let base = memory::reserve_anywhere(count * PAGE, PAGE).expect("address space");
+        Self::at(memory::reserve_anywhere(count * PAGE, PAGE).expect("address space"), count)
+    }
+
+    /// Where the kernel maps nothing of its own accord. A test that takes a page away has its pages
+    /// here: elsewhere the memory of another test comes into the hole, and goes with these pages.
+    pub(crate) fn apart(count: usize) -> Self {
+        memory::reserve(APART, count * PAGE).expect("address space");
+        Self::at(APART, count)
+    }
+
+    fn at(base: usize, count: usize) -> Self {
         // SAFETY: our own reservation.
         unsafe { memory::map_anonymous(base, count * PAGE) }.expect("mapped");
         Self { base, count }

@@ -73,6 +73,14 @@ unsafe impl Rewriter for PointerRewriter {
     ) -> Result<Result<PoolBlocks, String>, StoreError> {
         Ok(cenote_heap::logged::blocks_in(puddles, read)?.map_err(|refused| refused.to_string()))
     }
+
+    fn metadata_puddles(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Vec<u32>, StoreError> {
+        cenote_heap::logged::metadata_puddles_in(puddles, read)
+    }
 }
 
 /// Options of a session that rewrites puddles when `backend` says.

@@ -39,7 +39,12 @@ fn export(store: &Store, graph: &Graph, pools: &[usize]) -> (ImportManifest, Vec
             puddles: from
                 .puddles
                 .iter()
-                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
+                .map(|(p, _)| ImportPuddle {
+                    old_addr: p.addr,
+                    size: p.size,
+                    identity: p.uuid,
+                    role: p.role,
+                })
                 .collect(),
         });
         bytes.extend(from.puddles.iter().map(|(_, file)| store.medium().read(file).unwrap()));

@@ -4,6 +4,7 @@
 use cenote_layout::catalog::AtRest;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::puddle::Role;
 use cenote_layout::types::{RECORD_VERSION, TypeRecord};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
@@ -48,7 +49,12 @@ fn pool(name: &str, old_id: u64, puddles: &[(u64, u64)]) -> ImportPool {
         torn: false,
         puddles: puddles
             .iter()
-            .map(|&(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL })
+            .map(|&(old_addr, size)| ImportPuddle {
+                old_addr,
+                size,
+                identity: Uuid::NIL,
+                role: Role::Heap,
+            })
             .collect(),
     }
 }

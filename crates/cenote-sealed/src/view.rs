@@ -15,6 +15,8 @@
 //! * A page is open only if it was verified and decrypted as a whole: it is filled through the
 //!   alias ([`DualMapping`]), and only then opened.
 //! * A page that may be written is noted (the argument of `cenote_protect::dirty_bitmap`).
+//! * Code that stores through another mapping of the memory has loaded from the page before, and
+//!   notes it after the store ([`View::store_notes`]).
 //! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It
 //!   goes with the process, so **what was not psynced is gone after SIGKILL**, as for an object
 //!   without protection. It is not locked, because limits on locked memory are far below the size
@@ -62,7 +64,7 @@ use cenote_atrest::{Mode, PAGE_LEN, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::SIDE_LEN;
 use cenote_protect::dirty_bitmap::DirtyBitmap;
-use cenote_protect::{Owner, RangeKind, Right};
+use cenote_protect::{Owner, RangeKind, Right, StoreNotes};
 use cenote_sys::alt_stack;
 use cenote_sys::bytes::settle;
 use cenote_sys::dual_mapping::{self, DualMapping};
@@ -310,6 +312,14 @@ impl View {
         self.inner.states().written.note(pages);
     }
 
+    /// The notes of stores, for code that stores through another mapping of this memory, into pages
+    /// that it has loaded from before: no other page is filled. `None`: nothing is noted here.
+    #[must_use]
+    pub fn store_notes(&self) -> Option<StoreNotes> {
+        let notes = || StoreNotes::new(self.inner.base, Arc::clone(&self.inner.states().written));
+        self.inner.twin.as_ref().map(|_| notes())
+    }
+
     /// Pages that were stored into since the last [`View::collect`]; while others store, about.
     #[must_use]
     pub fn written(&self) -> u64 {
@@ -361,7 +371,7 @@ impl ViewInner {
         let states = PageStates {
             loaded: DirtyBitmap::new(span),
             broken: DirtyBitmap::new(span),
-            written: DirtyBitmap::new(span),
+            written: Arc::new(DirtyBitmap::new(span)),
             writable: AtomicBool::new(writable),
             is_whole: twin.is_none(),
         };
@@ -474,9 +484,15 @@ impl ViewInner {
         }
         // Loaded: a store, or a load that another thread's came before. A reader's store is tried
         // again, and given up by the handler.
-        !self.is_writable()
-            || (mappings::fineness() == Fineness::Page && self.let_write(page..page + 1))
-            || queue.ask(page << 1 | 1)
+        if !self.is_writable() {
+            return true;
+        }
+        let fine = mappings::fineness() == Fineness::Page && self.let_write(page..page + 1);
+        if fine || !self.owner.is_denied(page) {
+            return fine || queue.ask(page << 1 | 1);
+        }
+        // Another owner denies stores, and perhaps loads; no filling of pages around gives them.
+        !fault::is_store() && self.owner.right_of(page) != Right::Nothing
     }
 
     fn is_stopped(&self) -> bool {

@@ -5,6 +5,7 @@ use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Control;
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 
 /// What is to be imported together: pointers between these pools stay right.
@@ -66,6 +67,10 @@ pub struct ImportPuddle {
     pub size: u64,
     /// Its identity where it comes from: if it is sealed, it is so as that.
     pub identity: Uuid,
+    /// Its role where it comes from, of those that pools' puddles have; [`Role::Heap`] if that does
+    /// not say it: no archive does. An import that can read the pool's metadata learns it from
+    /// them.
+    pub role: Role,
 }
 
 /// Where the bytes of one puddle go.

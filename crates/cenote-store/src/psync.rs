@@ -54,6 +54,11 @@
 //! and the next psync has all of it. A sync that fails, or a primary that cannot be written: the
 //! store is poisoned, and the next open decides.
 //!
+//! *Stores through another mapping* of a shadow, of which no fault tells, are noted by the code
+//! that makes them, each before its operation returns: so before a quiet moment. Beside a psync,
+//! none is missed ([`cenote_protect::StoreNotes`] has the argument). What nothing can read where it
+//! is mapped, a daemon's client leaves out: nothing has changed it.
+//!
 //! *Stray stores.* A store that comes between taking notes and protecting (2) is in the copy,
 //! because that is made last; one after it faults and is noted. So a caller that breaks the rule
 //! (2) loses no page, only the guarantee of a quiet moment.

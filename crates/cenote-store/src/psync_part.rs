@@ -1,6 +1,7 @@
 //! A puddle in a psync of its pool: how its pages are held and copied, and what its record has.
 
 use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::DATA_AT;
 use crate::kernel::store::Inner;
 use crate::primaries::rooted;
 use crate::sealed_files::at_rest as not_sealed;
@@ -123,8 +124,12 @@ impl cenote_shadow::ShadowPart for TakenPages {
         if inner.is_client() || !planted(Bug::PsyncNotProtected) {
             protect(&part, &self.pages)?;
         }
+        // It is noted where mappings run short, with all pages around. It is the store's.
+        leave_out_header(&mut self.pages);
         if inner.is_client() {
-            // The kernel copies from the mapping into the transfer.
+            // The kernel copies from the mapping into the transfer. A guard page is noted where
+            // mappings run short: nothing can read it there, and nothing has changed it.
+            self.pages = puddle.readable(core::mem::take(&mut self.pages));
             return Ok(());
         }
         let file = part.shadow(inner)?;
@@ -211,6 +216,15 @@ impl cenote_shadow::ShadowPart for TakenPages {
 
     fn unpacked(&self, error: io::Error) -> StoreError {
         MediumError::from_io(Operation::Write, "transfer", error).into()
+    }
+}
+
+/// Leaves the page of a puddle's header out.
+fn leave_out_header(pages: &mut Vec<Pages>) {
+    let Some(first) = pages.first_mut() else { return };
+    first.start = first.start.max(DATA_AT / PAGE_SIZE);
+    if first.is_empty() {
+        pages.remove(0);
     }
 }
 

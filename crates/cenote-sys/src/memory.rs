@@ -303,16 +303,29 @@ unsafe fn map_protected(
 /// # Safety
 /// The range lies in a reservation of the caller's, and nothing uses what is mapped there.
 pub unsafe fn map_anonymous(addr: usize, len: usize) -> io::Result<()> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: handed on to the caller.
+    unsafe { map_zeros(addr, len, MapFlags::PRIVATE) }
+}
+
+/// The same of shared memory, which can be mapped twice ([`crate::second_mapping`]).
+///
+/// # Errors
+/// As [`map_anonymous`].
+///
+/// # Safety
+/// As [`map_anonymous`].
+pub unsafe fn map_shared(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: handed on to the caller.
+    unsafe { map_zeros(addr, len, MapFlags::SHARED) }
+}
+
+/// # Safety
+/// As [`map_anonymous`].
+unsafe fn map_zeros(addr: usize, len: usize, sharing: MapFlags) -> io::Result<()> {
+    let flags = sharing | MapFlags::NORESERVE | MapFlags::FIXED;
+    let (at, access) = (ptr::without_provenance_mut(addr), Access::ReadWrite.protection());
     // SAFETY: the caller owns the range that is replaced.
-    unsafe {
-        kernel::mmap_anonymous(
-            ptr::without_provenance_mut(addr),
-            len,
-            Access::ReadWrite.protection(),
-            flags,
-        )
-    }?;
+    unsafe { kernel::mmap_anonymous(at, len, access, flags) }?;
     // SAFETY: the caller owns the range.
     unsafe { finish_mapping(addr, len) }
 }

@@ -11,6 +11,9 @@
 //! address is the first one's modulo 2 MiB, so that large pages can serve both. On each side is a
 //! page without access.
 //!
+//! What the first one was left out of by advice (forked children, core dumps), the second one is,
+//! too: the kernel copies that.
+//!
 //! A value of [`SecondMapping`] holds the *distance* of the two mappings, which is no address: no
 //! word of memory leads to the second one but while it is used. The list of reservations does not
 //! have it either.
@@ -197,6 +200,23 @@ mod tests {
         // SAFETY: mapped; the kernel refuses.
         let refused = unsafe { SecondMapping::new(region.as_ptr().expose_provenance(), 4096) };
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn it_is_left_out_of_core_dumps_if_the_first_one_is() {
+        let flags = |at: usize| {
+            let maps = std::fs::read_to_string("/proc/self/smaps").expect("readable");
+            let from = maps.find(&format!("\n{at:x}-")).expect("a mapping") + 1;
+            let flags = maps[from..].find("VmFlags:").expect("flags");
+            let line = maps[from + flags..].lines().next().unwrap_or_default();
+            ["dd", "dc"].map(|flag| line.split(' ').any(|set| set == flag))
+        };
+        let region = shared(2);
+        let first = region.as_ptr().expose_provenance();
+        memory::leave_out_of_dumps(first, 2 * 4096).expect("advised");
+        // SAFETY: a shared mapping of one file.
+        let second = unsafe { SecondMapping::new(first, 2 * 4096) }.expect("mapped twice");
+        assert_eq!(flags(first.wrapping_add(second.distance())), [true, true]);
     }
 
     #[test]

@@ -26,6 +26,15 @@ unsafe impl<R: Rewriter> Rewriter for Careful<R> {
         catch_unwind(AssertUnwindSafe(|| self.0.blocks(puddles, read)))
             .unwrap_or_else(|_| Ok(Err("looking at its heap failed; it is unchanged".into())))
     }
+
+    fn metadata_puddles(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Vec<u32>, StoreError> {
+        catch_unwind(AssertUnwindSafe(|| self.0.metadata_puddles(puddles, read)))
+            .unwrap_or_else(|_| Ok(Vec::new()))
+    }
 }
 
 #[cfg(test)]

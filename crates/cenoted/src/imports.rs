@@ -17,6 +17,7 @@ use crate::shared::Shared;
 use crate::spending::{Spent, spend_many, spend_types};
 use cenote_layout::catalog::{AtRest, RELOCATION_MOVES_MAX};
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
 use cenote_proto::{
     IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, PuddlePlace, Refusal, Reply,
     Request,
@@ -201,7 +202,8 @@ fn manifest(transfer: &File, len: u32) -> Result<ImportManifest, Refusal> {
             ),
         });
     }
-    let puddle = |(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL };
+    let puddle =
+        |(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL, role: Role::Heap };
     let pool = |pool: ImportPoolSpec| ImportPool {
         name: pool.name,
         old_id: pool.old_id,

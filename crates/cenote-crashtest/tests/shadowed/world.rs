@@ -1,6 +1,6 @@
 //! The pools of these tests, the steps of a history, what is to be there after each, and what is.
 
-use super::{at_rest, own_key};
+use super::{HEAP, at_rest, own_key};
 use cenote::{
     Access, AtRest, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field,
 };
@@ -79,7 +79,8 @@ pub(super) fn open_options() -> OpenOptions {
 }
 
 pub(super) fn pool_options(mode: PoolMode) -> PoolOptions {
-    let options = PoolOptions { puddle_size: 3 << 16, mode, ..PoolOptions::default() };
+    let heap = HEAP.with(std::cell::Cell::get);
+    let options = PoolOptions { heap, puddle_size: 3 << 16, mode, ..PoolOptions::default() };
     match mode {
         PoolMode::Direct => options,
         PoolMode::Shadowed => PoolOptions { at_rest: at_rest(), key: own_key(), ..options },

@@ -4,19 +4,23 @@
 //!
 //! * All stores into metadata are in this file, but for those that make a sub-heap's room zeros
 //!   before it is one. A [`Writer`] is made for one operation, inside the [`Guards`], and stores at
-//!   a distance from where it reads: through another mapping, if the guards have one.
+//!   a distance from where it reads: through another mapping, if the guards have one. Where stores
+//!   are noted for psyncs, it notes each page when it ends, after its last store there
+//!   ([`StoreNotes`]).
 //! * The first part of the metadata is one range of memory. Each further level of the table is one
 //!   too, whose address is set once, before a record goes into it.
 //! * A cell that is in no part reads as [`EMPTY`], which no structure is, and a store to one is
 //!   dropped: numbers of cells come from media.
 
 use super::data::Region;
+use super::stored_pages::StoredPages;
 use crate::backing::Backing;
 use cenote_layout::logged::{
     CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, level_of, slots_of,
 };
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
-use cenote_protect::{Guards, Inside, Protection};
+use cenote_medium::planted::{Bug, planted};
+use cenote_protect::{Guards, Inside, Protection, StoreNotes};
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -143,8 +147,9 @@ pub(crate) struct Metadata {
     words: Words,
     /// Where levels begin that do not lie in the first part; null if that is nowhere.
     far: [AtomicPtr<AtomicU64>; LEVELS_MAX as usize],
-    /// How far from there stores go.
+    /// How far from there stores go, and what is told of them: set before a store is.
     far_distances: [AtomicUsize; LEVELS_MAX as usize],
+    far_notes: [OnceLock<StoreNotes>; LEVELS_MAX as usize],
     guarded: OnceLock<Guarded>,
     /// Whether some part could not be guarded.
     has_gap: AtomicBool,
@@ -157,8 +162,16 @@ struct Guarded {
     guards: Guards,
     /// How far from the first part stores into it go.
     distance: usize,
+    /// What is told of them.
+    notes: Option<StoreNotes>,
     /// Whether further parts lie between guard pages.
     has_pages: bool,
+}
+
+/// Guards of a heap over this memory, without ranges yet.
+pub(crate) fn guards_of<G: Backing>(backing: &G, protection: Protection, what: &str) -> Guards {
+    let guards = Guards::new(protection, what);
+    if backing.can_close_off() { guards } else { guards.leaving_pages_open() }
 }
 
 /// Guard pages of the first part.
@@ -193,8 +206,9 @@ impl Metadata {
         let words = unsafe { Words::new(addr, geometry.metadata_len) }?;
         let far = [const { AtomicPtr::new(null_mut()) }; LEVELS_MAX as usize];
         let far_distances = [const { AtomicUsize::new(0) }; LEVELS_MAX as usize];
+        let far_notes = [const { OnceLock::new() }; LEVELS_MAX as usize];
         let (guarded, has_gap) = (OnceLock::new(), AtomicBool::new(false));
-        Some(Self { words, far, far_distances, guarded, has_gap, geometry })
+        Some(Self { words, far, far_distances, far_notes, guarded, has_gap, geometry })
     }
 
     /// Says where a level lies that is not in the first part.
@@ -222,8 +236,14 @@ impl Metadata {
     /// # Safety
     /// As [`Guards::add`], of the first part; and all further stores are those of writers. Nothing
     /// uses the guard pages.
-    pub(crate) unsafe fn guard(&self, guards: Guards, beside: GuardPages) -> io::Result<()> {
+    pub(crate) unsafe fn guard<G: Backing>(
+        &self,
+        backing: &G,
+        guards: Guards,
+        beside: GuardPages,
+    ) -> io::Result<()> {
         let first = self.words.base.as_ptr().expose_provenance();
+        let notes = backing.store_notes(first as u64)?;
         let len = self.geometry.metadata_len / PAGE_SIZE * PAGE_SIZE;
         // SAFETY: the caller's promise.
         let distance = unsafe { guards.add(first..first + len as usize) }?;
@@ -233,7 +253,8 @@ impl Metadata {
                 self.note_gap();
             }
         }
-        let _ = self.guarded.set(Guarded { guards, distance, has_pages: beside.further });
+        let has_pages = beside.further;
+        let _ = self.guarded.set(Guarded { guards, distance, notes, has_pages });
         Ok(())
     }
 
@@ -242,8 +263,9 @@ impl Metadata {
     ///
     /// # Safety
     /// As [`Guards::add`]; nothing uses the guard pages.
-    pub(crate) unsafe fn guard_far(
+    pub(crate) unsafe fn guard_far<G: Backing>(
         &self,
+        backing: &G,
         levels: Range<u32>,
         region: &Region,
         has_pages: bool,
@@ -251,19 +273,24 @@ impl Metadata {
         let Some(guarded) = self.guarded.get() else { return Ok(()) };
         let Guarded { guards, .. } = guarded;
         let (addr, end) = (region.addr(), region.addr() + region.len / PAGE_SIZE * PAGE_SIZE);
+        let notes = backing.store_notes(addr)?;
         // SAFETY: the caller's promise.
         let distance = unsafe { guards.add(addr as usize..end as usize) }?;
+        // Before anything fails: from here on stores at the levels' own addresses fault.
+        for level in levels.map(|level| level as usize) {
+            if let (Some(place), Some(notes)) = (self.far_notes.get(level), &notes) {
+                let _ = place.set(notes.clone());
+            }
+            if let Some(far) = self.far_distances.get(level) {
+                far.store(distance, Ordering::Release);
+            }
+        }
         if guarded.has_pages {
             let missing = || io::Error::from(io::ErrorKind::InvalidData);
             let pages = has_pages.then_some([region.page_before(), region.page_behind()]);
             for page in pages.ok_or_else(missing)? {
                 // SAFETY: a page that nothing uses, by the caller's promise.
                 unsafe { guards.close_off(page) }?;
-            }
-        }
-        for level in levels {
-            if let Some(far) = self.far_distances.get(level as usize) {
-                far.store(distance, Ordering::Release);
             }
         }
         Ok(())
@@ -296,7 +323,17 @@ impl Metadata {
         let guarded = self.guarded.get();
         let inside = guarded.map_or(Inside::Nothing, |guarded| guarded.guards.enter());
         let distance = guarded.map_or(0, |guarded| guarded.distance);
-        Writer { meta: self, backing, distance, _inside: inside }
+        let is_noted = guarded.is_some_and(|guarded| guarded.notes.is_some());
+        let pages = StoredPages::default();
+        Writer { meta: self, backing, distance, is_noted, pages, _inside: inside }
+    }
+
+    /// What is told of stores into a part: the first, or one that begins with a level.
+    fn notes_of(&self, part: usize) -> Option<&StoreNotes> {
+        match part {
+            FIRST_PART => self.guarded.get()?.notes.as_ref(),
+            level => self.far_notes.get(level)?.get(),
+        }
     }
 
     /// Where the word at an offset in bytes lies.
@@ -311,47 +348,48 @@ impl Metadata {
     }
 
     fn far_at(&self, offset: u64) -> Option<&AtomicU64> {
-        self.far_at_distance(offset).map(|(word, _)| word)
+        self.far_way(offset).map(|(word, _)| word)
     }
 
-    /// The word, and how far from there stores go.
-    fn far_at_distance(&self, offset: u64) -> Option<(&AtomicU64, usize)> {
-        let (words, inside, distance) = self.far_part(offset)?;
+    /// The word, and the way of stores there.
+    fn far_way(&self, offset: u64) -> Option<(&AtomicU64, StoreWay)> {
+        let (words, inside, way) = self.far_part(offset)?;
         // SAFETY: the level is mapped as long as this lives, and so is the word.
         let word = unsafe { words.at(inside).map(|word| &*core::ptr::from_ref(word)) };
-        Some((word?, distance))
+        Some((word?, way))
     }
 
     /// The words of the level that an offset lies in, if that is not in the first part, the offset
-    /// in them, and how far from there stores go.
+    /// in them, and the way of stores there.
     #[inline]
-    fn far_part(&self, offset: u64) -> Option<(Words, u64, usize)> {
+    fn far_part(&self, offset: u64) -> Option<(Words, u64, StoreWay)> {
         let behind = offset.checked_sub(self.geometry.table)?;
         let level = level_of(u32::try_from(behind / CELL_SIZE).ok()?);
         let base = NonNull::new(self.far.get(level as usize)?.load(Ordering::Acquire))?;
         // Mapped and accessed by atomics alone (contract of `set_far`).
         let words = Words { base, count: (LEVEL_SLOTS << level) * CELL_SIZE / WORD };
         let distance = self.far_distances.get(level as usize)?.load(Ordering::Acquire);
-        Some((words, behind - slots_of(level) * CELL_SIZE, distance))
+        let way = StoreWay { distance, part: level as usize };
+        Some((words, behind - slots_of(level) * CELL_SIZE, way))
     }
 
     /// The words of a cell, if it is in a part: none lies in two.
     #[inline]
     fn words_of(&self, cell: u64) -> Option<&CellWords> {
-        self.cell_and_distance(cell, 0).map(|(words, _)| words)
+        self.cell_and_way(cell, 0).map(|(words, _)| words)
     }
 
-    /// The words of a cell, and how far from there stores go: `first` in the first part.
+    /// The words of a cell, and the way of stores there: `first` is the distance in the first part.
     #[inline]
-    fn cell_and_distance(&self, cell: u64, first: usize) -> Option<(&CellWords, usize)> {
+    fn cell_and_way(&self, cell: u64, first: usize) -> Option<(&CellWords, StoreWay)> {
         let offset = cell.checked_mul(CELL_SIZE)?;
         if let Some(words) = self.words.cell_at(offset) {
-            return Some((words, first));
+            return Some((words, StoreWay { distance: first, part: FIRST_PART }));
         }
-        let (words, inside, distance) = self.far_part(offset)?;
+        let (words, inside, way) = self.far_part(offset)?;
         // SAFETY: the level is mapped as long as this lives, and so are the words of the result.
         let words = unsafe { words.cell_at(inside).map(|words| &*core::ptr::from_ref(words)) };
-        Some((words?, distance))
+        Some((words?, way))
     }
 
     /// Whether an address is in a part.
@@ -386,6 +424,18 @@ impl Metadata {
     }
 }
 
+/// How stores into a part are made.
+#[derive(Clone, Copy, Debug)]
+struct StoreWay {
+    /// How far they go.
+    distance: usize,
+    /// [`FIRST_PART`], or a level that is not in it.
+    part: usize,
+}
+
+/// The number of the first part where others have that of a level.
+const FIRST_PART: usize = LEVELS_MAX as usize;
+
 /// Writes metadata of one sub-heap.
 #[derive(Debug)]
 pub(crate) struct Writer<'a, G> {
@@ -393,7 +443,44 @@ pub(crate) struct Writer<'a, G> {
     backing: &'a G,
     /// From the first part to where stores go.
     distance: usize,
+    /// Whether stores are noted; then which pages were stored into.
+    is_noted: bool,
+    pages: StoredPages,
     _inside: Inside<'a>,
+}
+
+impl<G> Writer<'_, G> {
+    /// Before a store: what is noted of it, and that its page is there.
+    #[inline]
+    fn touch(&self, word: &AtomicU64, part: usize) {
+        if self.is_noted {
+            let page = core::ptr::from_ref(word).addr() / PAGE_SIZE as usize;
+            if self.pages.add(page, part, |pages| self.note(pages)) {
+                // A page of sealed memory is filled when it is touched where it is mapped.
+                core::hint::black_box(word.load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    fn note(&self, pages: &StoredPages) {
+        for (page, part) in pages.take() {
+            if let Some(notes) = self.meta.notes_of(part)
+                && !planted(Bug::ShadowedStoreNotNoted)
+            {
+                notes.note_stored(page * PAGE_SIZE as usize);
+            }
+        }
+    }
+}
+
+impl<G> Drop for Writer<'_, G> {
+    /// Notes all stores, after the last one.
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_noted {
+            self.note(&self.pages);
+        }
+    }
 }
 
 impl<G: Backing> Writer<'_, G> {
@@ -408,13 +495,18 @@ impl<G: Backing> Writer<'_, G> {
         self.meta.words.cell_at(cell * CELL_SIZE).is_none()
     }
 
+    fn first_way(&self) -> StoreWay {
+        StoreWay { distance: self.distance, part: FIRST_PART }
+    }
+
     /// Stores a word after everything that was stored before.
     #[inline]
     pub(crate) fn store(&self, offset: u64, value: u64) {
-        let first = self.meta.words.at(offset).map(|word| (word, self.distance));
-        if let Some((word, distance)) = first.or_else(|| self.meta.far_at_distance(offset)) {
+        let first = self.meta.words.at(offset).map(|word| (word, self.first_way()));
+        if let Some((word, way)) = first.or_else(|| self.meta.far_way(offset)) {
+            self.touch(word, way.part);
             // SAFETY: a word of metadata, and where the guards have it stored.
-            unsafe { stored(word, distance) }.store(value, Ordering::Release);
+            unsafe { stored(word, way.distance) }.store(value, Ordering::Release);
         }
     }
 
@@ -423,6 +515,7 @@ impl<G: Backing> Writer<'_, G> {
     pub(crate) fn store_all(&self, offset: u64, values: &[u64]) {
         let words = self.meta.words.range(offset, values.len());
         for (word, &value) in words.iter().zip(values) {
+            self.touch(word, FIRST_PART);
             // SAFETY: as in `store`.
             unsafe { stored(word, self.distance) }.store(value, Ordering::Release);
         }
@@ -431,9 +524,10 @@ impl<G: Backing> Writer<'_, G> {
     /// Stores a cell.
     #[inline]
     pub(crate) fn store_cell(&self, cell: u64, raw: RawCell) {
-        if let Some((words, distance)) = self.meta.cell_and_distance(cell, self.distance) {
+        if let Some((words, way)) = self.meta.cell_and_way(cell, self.distance) {
+            self.touch(&words[0], way.part);
             // SAFETY: as in `store`, of a cell.
-            let words = unsafe { stored(words, distance) };
+            let words = unsafe { stored(words, way.distance) };
             words.iter().zip(raw).for_each(|(word, value)| word.store(value, Ordering::Release));
         }
     }
@@ -441,9 +535,10 @@ impl<G: Backing> Writer<'_, G> {
     /// Stores the last two words of a cell, one after the other and `between` in between.
     #[inline]
     pub(crate) fn store_tail(&self, cell: u64, tail: [u64; 2], between: impl FnOnce()) {
-        if let Some((words, distance)) = self.meta.cell_and_distance(cell, self.distance) {
+        if let Some((words, way)) = self.meta.cell_and_way(cell, self.distance) {
+            self.touch(&words[0], way.part);
             // SAFETY: as in `store`, of a cell.
-            let [.., first, second] = unsafe { stored(words, distance) };
+            let [.., first, second] = unsafe { stored(words, way.distance) };
             first.store(tail[0], Ordering::Release);
             between();
             second.store(tail[1], Ordering::Release);

@@ -159,7 +159,7 @@ impl<G: Backing> LoggedHeap<G> {
         let what = format!("pool `{}`", backing.name());
         // SAFETY: the root puddle is mapped as long as the heap lives, which ends the guards before
         // its backing, and is one file; all stores there are the root's own.
-        unsafe { root.guard(protection, &what) };
+        unsafe { root.guard(&*backing, protection, &what) };
         Ok(Self { backing, root, members, homes, growth, cpu, has_nodes, protection, what })
     }
 

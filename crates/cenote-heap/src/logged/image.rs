@@ -26,6 +26,7 @@ use cenote_store::relocate::PoolBlocks;
 use cenote_sys::memory::{self, OwnedRegion};
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
+use std::collections::BTreeSet;
 
 /// Bytes that are read at a time.
 const STEP: u64 = 1 << 20;
@@ -50,6 +51,23 @@ pub fn blocks_in<E>(
         return Ok(Ok(PoolBlocks::default()));
     }
     Ok(copy.blocks())
+}
+
+/// The numbers of the puddles that hold metadata and no block, and are to have that role: none of a
+/// heap without guard pages, whose puddles all have the role of blocks. Nothing is checked but what
+/// names them; damage is said when the heap is opened.
+///
+/// # Errors
+/// What `read` says.
+pub fn metadata_puddles_in<E>(
+    puddles: &[PuddleRecord],
+    read: ReadImage<'_, E>,
+) -> Result<Vec<u32>, E> {
+    let Ok(mut copy) = Copy::of(puddles) else { return Ok(Vec::new()) };
+    copy.fill(puddles, read)?;
+    let Named { guards, metadata, data } = copy.named;
+    let apart = metadata.difference(&data).copied();
+    Ok(apart.filter(|&puddle| puddle != 0 && guards > 0).collect())
 }
 
 /// Whether the puddles have nothing in their bodies, but for the page of the heap's header: a pool
@@ -79,7 +97,19 @@ struct Place {
 }
 
 /// Puddles of a pool, of which the metadata are copied.
-struct Copy(Vec<Place>);
+struct Copy {
+    places: Vec<Place>,
+    named: Named,
+}
+
+/// Numbers of puddles that metadata name, for what they hold.
+#[derive(Default)]
+struct Named {
+    /// Guard pages of the heap.
+    guards: u32,
+    metadata: BTreeSet<u32>,
+    data: BTreeSet<u32>,
+}
 
 impl Copy {
     fn of(puddles: &[PuddleRecord]) -> Result<Self, LoggedError> {
@@ -94,12 +124,13 @@ impl Copy {
             let extent = Extent { index: puddle.index, addr, size: puddle.size };
             Ok(Place { extent, region, slot: AtomicPtr::new(null_mut()) })
         };
-        puddles.iter().map(place).collect::<Result<_, _>>().map(Self)
+        let places = puddles.iter().map(place).collect::<Result<_, LoggedError>>()?;
+        Ok(Self { places, named: Named::default() })
     }
 
     /// A part of a puddle's memory; empty if it is not all in it.
     fn bytes(&mut self, puddle: u32, from: u64, len: u64) -> &mut [u8] {
-        let place = self.0.iter().find(|place| place.extent.index == puddle);
+        let place = self.places.iter().find(|place| place.extent.index == puddle);
         let inside =
             |place: &&Place| from.checked_add(len).is_some_and(|end| end <= place.extent.size);
         let Some(Place { extent, region, .. }) = place.filter(inside) else { return &mut [] };
@@ -131,9 +162,9 @@ impl Copy {
         let first = header_space(root.size);
         copied(self, root.index, first, LoggedHeader::SUB_HEAPS)?;
         let header = header::read::<LoggedHeader>(self.bytes(root.index, first, PAGE_SIZE), true);
-        let Some(geometry) = header.ok().and_then(|header| header.geometry()) else {
-            return Ok(false);
-        };
+        let found = header.ok().and_then(|header| Some((header.geometry()?, header.guards)));
+        let Some((geometry, guards)) = found else { return Ok(false) };
+        self.named.guards = guards;
         let len = geometry.metadata_len.next_multiple_of(PAGE_SIZE);
         for number in 0..SUB_HEAPS_MAX {
             let at = first + LoggedHeader::WORDS + u64::from(number) * 8;
@@ -141,13 +172,19 @@ impl Copy {
             let Some(SubHeapWord { puddle, page }) = named else { continue };
             let from = u64::from(page) * PAGE_SIZE;
             copied(self, puddle, from, len)?;
+            self.named.metadata.insert(puddle);
             // An entry that is being stored cannot be read: the change is undone.
             for index in 0..PARTS_MAX {
                 let at = from + PARTS_OFFSET + u64::from(index) * CELL_SIZE;
                 let raw: RawCell = core::array::from_fn(|i| self.word(puddle, at + i as u64 * 8));
                 let part = PartEntry::from_raw(raw, PartEntry::cell(index));
-                if let Some(part) = part.filter(|part| !part.is_data()) {
-                    copied(self, part.puddle, part.from(), part.len())?;
+                match part {
+                    Some(part) if part.is_data() => drop(self.named.data.insert(part.puddle)),
+                    Some(part) => {
+                        self.named.metadata.insert(part.puddle);
+                        copied(self, part.puddle, part.from(), part.len())?;
+                    }
+                    None => {}
                 }
             }
         }
@@ -194,7 +231,7 @@ impl Copy {
 // writing, and only the heap that is opened here uses them.
 unsafe impl Backing for Copy {
     fn extents(&self) -> Vec<Extent> {
-        self.0.iter().map(|place| place.extent).collect()
+        self.places.iter().map(|place| place.extent).collect()
     }
 
     fn map(&self, _: &Extent) -> Result<(), BackingError> {
@@ -208,7 +245,7 @@ unsafe impl Backing for Copy {
 
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
         let here = |place: &&Place| addr.wrapping_sub(place.extent.addr) < place.extent.size;
-        self.0.iter().find(here).map(|place| &place.slot)
+        self.places.iter().find(here).map(|place| &place.slot)
     }
 
     fn is_foreign(&self, _: u64) -> bool {
@@ -224,11 +261,11 @@ unsafe impl Backing for Copy {
     }
 
     fn puddle_size(&self) -> u64 {
-        self.0.first().map_or(0, |place| place.extent.size)
+        self.places.first().map_or(0, |place| place.extent.size)
     }
 
     fn size_max(&self) -> u64 {
-        self.0.iter().map(|place| place.extent.size).sum()
+        self.places.iter().map(|place| place.extent.size).sum()
     }
 
     fn is_power(&self) -> bool {

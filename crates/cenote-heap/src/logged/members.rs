@@ -126,7 +126,8 @@ impl<G: Backing> LoggedHeap<G> {
         let of_metadata = (metadata.puddle != 0).then_some((metadata.puddle, false));
         for (puddle, is_data) in of_metadata.into_iter().chain(heap.puddles()) {
             let extent = growth.use_up(puddle).ok_or(LoggedError::Puddle { number, puddle })?;
-            // Metadata may lie in a puddle for blocks: an import gives all puddles that role.
+            // Metadata may lie in a puddle for blocks: an import of a sealed archive gives all
+            // puddles that role.
             if is_data && self.backing.is_for_metadata(&extent) == Some(true) {
                 return Err(LoggedError::Puddle { number, puddle });
             }

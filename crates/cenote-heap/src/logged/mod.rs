@@ -10,7 +10,8 @@
 //!
 //! Modules, each of which imports earlier ones only:
 //!
-//! * `error`; `cells` (reads metadata, and alone writes them); `change` (cells to be); `undo`
+//! * `error`; `stored_pages`; `cells` (reads metadata, and alone writes them); `change` (cells to
+//!   be); `undo`
 //!   (makes a change; what a crash leaves of it);
 //! * `plan`, and what is planned: `table` (records by offset), `lists` (free blocks by class),
 //!   `buddy` (allocate, free, merge);
@@ -51,6 +52,7 @@ mod slab;
 mod spares;
 mod state;
 mod step;
+mod stored_pages;
 mod sub_heap;
 mod table;
 mod tickets;
@@ -63,7 +65,7 @@ pub use cenote_protect::Protection;
 pub use check::SubHeapReport;
 pub use data::Region;
 pub use error::{AllocRefused, Damage, FreeRefused, LogFull, LoggedError, SubHeapError};
-pub use image::{ReadImage, blocks_in};
+pub use image::{ReadImage, blocks_in, metadata_puddles_in};
 pub use levels::RemoveFailed;
 pub use make::{Recovered, SubHeapPlace};
 pub use members::{LoggedHeap, LoggedOptions};

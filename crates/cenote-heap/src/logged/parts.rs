@@ -15,7 +15,7 @@
 //! before it, and a block and its buddy lie in one part.
 
 use super::buddy::cover;
-use super::cells::{GuardPages, Metadata};
+use super::cells::{GuardPages, Metadata, guards_of};
 use super::data::{DataPart, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::state::{SubHeap, SubHeapState};
@@ -24,7 +24,7 @@ use cenote_layout::logged::{
     CELL_SIZE, Cell, EMPTY, LEVELS_MAX, PARTS_MAX, PartEntry, PartKind, RawCell, UNIT_SIZE,
 };
 use cenote_medium::planted::{Bug, LoggedBug, planted};
-use cenote_protect::{Guards, Protection};
+use cenote_protect::Protection;
 
 /// What the entry of a part is stored as; 0 if there is none.
 fn entry_in(meta: &Metadata, index: u32) -> RawCell {
@@ -58,8 +58,9 @@ impl<G: Backing> SubHeap<G> {
     /// # Safety
     /// As [`cenote_protect::Guards::add`], of all parts of the metadata; nothing uses guard pages.
     pub(crate) unsafe fn guard(&self, protection: Protection, what: &str, beside: GuardPages) {
+        let guards = guards_of(&self.backing, protection, what);
         // SAFETY: the caller's promise.
-        if unsafe { self.meta.guard(Guards::new(protection, what), beside) }.is_ok() {
+        if unsafe { self.meta.guard(&self.backing, guards, beside) }.is_ok() {
             self.learn_levels(&self.backing.extents());
         }
     }
@@ -72,7 +73,8 @@ impl<G: Backing> SubHeap<G> {
         let has_pages = extent.is_some_and(|extent| region.is_between_guards(extent));
         // SAFETY: a part of the sub-heap, in one puddle that has nothing else; all stores are those
         // of writers.
-        let guarded = unsafe { self.meta.guard_far(first..first + count, &region, has_pages) };
+        let guarded =
+            unsafe { self.meta.guard_far(&self.backing, first..first + count, &region, has_pages) };
         if guarded.is_err() {
             self.meta.note_gap();
         }

@@ -7,7 +7,7 @@
 //! **Naming a sub-heap** is the store of its word, which commits: what it names was made and is
 //! durable.
 
-use super::cells::{Words, zero};
+use super::cells::{Words, guards_of, zero};
 use super::data::Region;
 use super::error::{Damage, LoggedError};
 use super::make::words_of;
@@ -17,7 +17,8 @@ use cenote_layout::header::{self, HeaderError};
 use cenote_layout::heap::{ROOT_COUNT, RootSlot};
 use cenote_layout::logged::{LoggedHeader, SUB_HEAPS_MAX, SubHeapGeometry, SubHeapWord};
 use cenote_layout::puddle::header_space;
-use cenote_protect::{Guards, Protection};
+use cenote_medium::planted::{Bug, planted};
+use cenote_protect::{Guards, Protection, StoreNotes};
 use core::ptr::NonNull;
 use zerocopy::IntoBytes;
 
@@ -26,12 +27,22 @@ use zerocopy::IntoBytes;
 pub(crate) struct HeapRoot {
     words: Words,
     extent: Extent,
-    /// Of header and words, and how far from there stores go.
-    guarded: Option<(Guards, usize)>,
+    /// Of header and words.
+    guarded: Option<GuardedRoot>,
     /// How sub-heaps are laid out.
     pub(crate) geometry: SubHeapGeometry,
     /// Pages on each side of metadata that are never used.
     pub(crate) guards: u32,
+}
+
+/// The guards of header and words.
+#[derive(Debug)]
+struct GuardedRoot {
+    guards: Guards,
+    /// How far stores go.
+    distance: usize,
+    /// What is told of them.
+    notes: Option<StoreNotes>,
 }
 
 /// Where the header lies.
@@ -162,11 +173,18 @@ impl HeapRoot {
 
     /// Names a sub-heap, durably.
     pub(crate) fn name<G: Backing>(&self, number: u32, bits: u64, backing: &G) {
-        let guarded = self.guarded.as_ref();
-        let _inside = guarded.map(|(guards, _)| guards.enter());
-        let distance = guarded.map_or(0, |(_, distance)| *distance);
+        let (guarded, at) = (self.guarded.as_ref(), Self::word_at(number));
+        let _inside = guarded.map(|guarded| guarded.guards.enter());
+        let distance = guarded.map_or(0, |guarded| guarded.distance);
+        // A page that is noted is there when it has been touched.
+        core::hint::black_box(self.words.load(at));
         // SAFETY: the guards say where stores go.
-        unsafe { self.words.store_far(Self::word_at(number), bits, distance, backing) };
+        unsafe { self.words.store_far(at, bits, distance, backing) };
+        if let Some(notes) = guarded.and_then(|guarded| guarded.notes.as_ref())
+            && !planted(Bug::ShadowedStoreNotNoted)
+        {
+            notes.note_stored((start(&self.extent) + at) as usize);
+        }
         backing.fence();
     }
 
@@ -175,9 +193,15 @@ impl HeapRoot {
     ///
     /// # Safety
     /// As [`Guards::add`], of the root puddle.
-    pub(crate) unsafe fn guard(&mut self, protection: Protection, what: &str) {
-        let guards = Guards::new(protection, what);
+    pub(crate) unsafe fn guard<G: Backing>(
+        &mut self,
+        backing: &G,
+        protection: Protection,
+        what: &str,
+    ) {
+        let guards = guards_of(backing, protection, what);
         let start = start(&self.extent) as usize;
+        let Ok(notes) = backing.store_notes(start as u64) else { return };
         // SAFETY: the caller's promise; behind the header and the words lies a guard page, or the
         // roots.
         let added = unsafe { guards.add(start..start + LoggedHeader::WORDS_END as usize) };
@@ -190,7 +214,7 @@ impl HeapRoot {
                 return;
             }
         }
-        self.guarded = Some((guards, distance));
+        self.guarded = Some(GuardedRoot { guards, distance, notes });
     }
 
     /// Ends the guards: the puddle is used no more.
@@ -200,7 +224,7 @@ impl HeapRoot {
 
     /// How header and words are protected.
     pub(crate) fn protection(&self) -> Protection {
-        self.guarded.as_ref().map_or(Protection::None, |(guards, _)| guards.protection())
+        self.guarded.as_ref().map_or(Protection::None, |guarded| guarded.guards.protection())
     }
 
     /// Where the metadata of sub-heap `number` begin, if there is room in the root puddle.

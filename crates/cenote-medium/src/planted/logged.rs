@@ -58,6 +58,8 @@ pub enum LoggedBug {
     MembersCleared,
     /// An import of a logged heap does not say in the superblock that the store has one.
     ImportUnsaid,
+    /// All puddles of an imported logged heap get the role of blocks.
+    ImportedRolesForgotten,
     /// A pool is copied although its heap is damaged.
     CopiedDamaged,
     /// Which blocks a pool has is not known where a crash broke off a change of its heap.

@@ -487,10 +487,14 @@ unsafe impl Medium for SimMedium {
         }
         let failed = |source| MediumError::from_io(op, name, source);
         let window = live.windows.iter_mut().find(|window| window.holds(addr, len));
-        let used = window.is_some_and(|window| window.take_idle(addr, len));
+        let is_tracked = mode == MapMode::Tracked;
+        let used = window.is_some_and(|window| window.take_idle(addr, len)) && !is_tracked;
         if !used {
-            // SAFETY: the range lies in a window of this medium, and nothing is mapped there.
-            unsafe { memory::map_anonymous(addr as usize, len as usize) }.map_err(failed)?;
+            // What is tracked may be mapped twice, as on a real medium.
+            let map = if is_tracked { memory::map_shared } else { memory::map_anonymous };
+            // SAFETY: the range lies in a window of this medium, and nothing that is used is mapped
+            // there.
+            unsafe { map(addr as usize, len as usize) }.map_err(failed)?;
         }
         let map = Mapping { inode, addr, len, mode };
         map.fill(&live.file(inode).1.content, used);

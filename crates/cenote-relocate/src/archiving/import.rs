@@ -15,6 +15,7 @@
 use super::{ArchivingError, OnArchiving, Stale, check_values, tell};
 use cenote_archive::{ArchiveError, ArchiveReader, ArchiveStep, Manifest, PoolEntry};
 use cenote_layout::id::{PoolId, TypeId};
+use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
@@ -251,7 +252,12 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Arc
     let puddles = |id: PoolId| {
         let puddles = manifest.puddles_of(id);
         puddles
-            .map(|(_, p)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
+            .map(|(_, p)| ImportPuddle {
+                old_addr: p.addr,
+                size: p.size,
+                identity: p.uuid,
+                role: Role::Heap,
+            })
             .collect()
     };
     let pool = |pool: &PoolEntry| ImportPool {

@@ -3,12 +3,13 @@
 use cenote_protect::dirty_bitmap::DirtyBitmap;
 use cenote_protect::{Right, Rights};
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 /// Notes of pages. A page is loaded after it was opened, and written before.
 pub(super) struct PageStates {
     pub(super) loaded: DirtyBitmap,
     pub(super) broken: DirtyBitmap,
-    pub(super) written: DirtyBitmap,
+    pub(super) written: Arc<DirtyBitmap>,
     pub(super) writable: AtomicBool,
     /// All pages are there from the beginning, and writable if any is.
     pub(super) is_whole: bool,

@@ -199,7 +199,12 @@ impl Store {
             puddles: from
                 .puddles
                 .iter()
-                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
+                .map(|(p, _)| ImportPuddle {
+                    old_addr: p.addr,
+                    size: p.size,
+                    identity: p.uuid,
+                    role: p.role,
+                })
                 .collect(),
         };
         // The store knows all of them; an import asks no more of those that come with it than

@@ -3,7 +3,12 @@
 
 use super::lists::{Plain, Root, fill, fill_in, fill_plain, of, walk};
 use crate::support::{directory, hashes};
-use cenote::{ArchivingError, Error, ExportOptions, HeapKind, PoolMode, Reader, Result, Store};
+use cenote::{
+    ArchivingError, AtRest, Error, ExportOptions, HeapKind, ImportOptions, PoolMode, PoolOptions,
+    Reader, Result, Store,
+};
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, LoggedBug, plant};
 use cenote_store::StoreError;
 
@@ -89,4 +94,57 @@ fn copies_of_logged_heaps_find_planted_bugs() {
         println!("{bug:?}: {found:?}");
         assert!(!matches!(found, Ok((60, 300))), "{bug:?}");
     }
+}
+
+/// Numbers and roles of a pool's puddles.
+fn roles(store: &Store, name: &str) -> Vec<(u32, Role)> {
+    let id = store.pools().iter().find(|pool| pool.record.name == name).unwrap().record.id;
+    let of = |p: &PuddleRecord| (p.index, p.role);
+    let mut all: Vec<_> = store.puddle_records().iter().filter(|p| p.pool == id).map(of).collect();
+    all.sort_unstable_by_key(|(index, _)| *index);
+    all
+}
+
+/// Puddles of metadata have that role after a clone and an import, into the same store and into
+/// another one. Blocks come into none of them afterwards.
+#[test]
+fn puddles_of_metadata_keep_their_role_wherever_a_pool_goes() {
+    let (here, there) = (directory(), directory());
+    let store = Store::open(here.path()).unwrap();
+    let other = Store::open(there.path()).unwrap();
+    for (mode, at_rest) in [
+        (PoolMode::Direct, AtRest::None),
+        (PoolMode::Shadowed, AtRest::None),
+        (PoolMode::Shadowed, AtRest::Integrity),
+    ] {
+        let name = format!("{mode:?} {at_rest:?}");
+        let options = PoolOptions { at_rest, ..of(HeapKind::Logged, mode) };
+        fill_in(&store, &name, &options, 6000);
+        let wanted = roles(&store, &name);
+        assert!(wanted.iter().any(|(_, role)| *role == Role::Metadata), "{wanted:?}");
+        let clone = format!("{name} clone");
+        store.clone_pool(&name, &clone).unwrap();
+        assert_eq!(roles(&store, &clone), wanted, "{clone}");
+        walk(&store, &store.pool(&clone).unwrap(), 6000);
+        let (archive, _) = store.export(&[&name], Vec::new(), ExportOptions::default()).unwrap();
+        other.import(archive.as_slice(), ImportOptions::default()).unwrap();
+        // A sealed archive says no roles, and shows no metadata.
+        let is_said = at_rest == AtRest::None;
+        assert_eq!(roles(&other, &name) == wanted, is_said, "{name}");
+        let pool = other.pool(&name).unwrap();
+        walk(&other, &pool, 6000);
+        assert!(pool.check().unwrap().is_sound());
+        drop(pool);
+    }
+}
+
+#[test]
+fn planted_imports_that_forget_roles_are_found() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    fill_in(&store, "a", &of(HeapKind::Logged, PoolMode::Direct), 6000);
+    plant(Bug::Logged(LoggedBug::ImportedRolesForgotten));
+    store.clone_pool("a", "b").unwrap();
+    plant(Bug::None);
+    assert_ne!(roles(&store, "a"), roles(&store, "b"));
 }

@@ -362,6 +362,7 @@ fn a_child_plays_its_role() {
         "sharer" => crate::shared::obey(&socket),
         "share-counter" => crate::shared::count_on(&socket),
         "logged" => crate::logged::count_on(&socket),
+        "guarded" => crate::guarded::obey(&socket),
         "circler" => crate::circles::obey(&socket),
         "locker" => crate::shared::lock_and_stay(&socket),
         "object" => crate::objects::obey(&socket),

@@ -11,6 +11,7 @@ mod cut;
 mod damaged;
 mod elsewhere;
 mod ends;
+mod guarded;
 mod hostile;
 mod images;
 mod imports;

@@ -3,7 +3,7 @@
 
 use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
 use crate::hostile::Raw;
-use cenote::{Access, Error, OpenOptions, Pool, PoolMode, PoolOptions, Store};
+use cenote::{Access, Error, HeapKind, OpenOptions, Pool, PoolMode, PoolOptions, Store};
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_proto::{Refusal, Reply, Request};
@@ -16,11 +16,18 @@ fn shadowed() -> PoolOptions {
 }
 
 fn create(daemon: &Daemon, name: &str) {
+    create_as(daemon, name, HeapKind::Traced);
+}
+
+/// Metadata of a logged heap are stored through a second mapping, of which no fault tells.
+fn create_as(daemon: &Daemon, name: &str, heap: HeapKind) {
     let store = daemon.connect();
-    let pool = store.create_pool(name, &shadowed()).expect("create");
+    let pool = store.create_pool(name, &PoolOptions { heap, ..shadowed() }).expect("create");
     make_counter(&pool);
     pool.psync().expect("psync");
 }
+
+const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
 
 /// A child: counts and psyncs as it is told.
 pub(crate) fn obey(socket: &Path) {
@@ -61,7 +68,7 @@ fn told(actor: &mut Actor, order: &str) -> u64 {
 }
 
 /// The daemon and the machine go down: what was in shadows and logs is anything.
-fn lose_power(daemon: &mut Daemon) {
+pub(crate) fn lose_power(daemon: &mut Daemon) {
     daemon.kill();
     let path = daemon.store().join("superblock");
     let mut bytes = std::fs::read(&path).expect("superblock");
@@ -80,7 +87,7 @@ fn lose_power(daemon: &mut Daemon) {
     }
 }
 
-fn counted(daemon: &Daemon, name: &str) -> u64 {
+pub(crate) fn counted(daemon: &Daemon, name: &str) -> u64 {
     let store = daemon.connect();
     let pool = store.pool(name).expect("open");
     assert!(pool.check().expect("check").is_sound());
@@ -89,8 +96,12 @@ fn counted(daemon: &Daemon, name: &str) -> u64 {
 
 #[test]
 fn a_killed_client_leaves_its_last_transaction_and_a_loss_of_power_its_last_psync() {
+    HEAPS.into_iter().for_each(last_transaction_and_last_psync);
+}
+
+fn last_transaction_and_last_psync(heap: HeapKind) {
     let mut daemon = Daemon::start(&[]);
-    create(&daemon, "numbers");
+    create_as(&daemon, "numbers", heap);
     let mut client = start(&daemon);
     for expected in 1..=3 {
         assert_eq!(told(&mut client, "add"), expected);
@@ -116,8 +127,12 @@ fn a_killed_client_leaves_its_last_transaction_and_a_loss_of_power_its_last_psyn
 
 #[test]
 fn the_first_psync_after_a_dead_client_finds_what_that_one_left() {
+    HEAPS.into_iter().for_each(what_a_dead_client_left);
+}
+
+fn what_a_dead_client_left(heap: HeapKind) {
     let mut daemon = Daemon::start(&[]);
-    create(&daemon, "numbers");
+    create_as(&daemon, "numbers", heap);
     let mut client = start(&daemon);
     for expected in 1..=20 {
         assert_eq!(told(&mut client, "add"), expected);
@@ -135,7 +150,7 @@ fn the_first_psync_after_a_dead_client_finds_what_that_one_left() {
 fn pools_that_are_psynced_together_grow_and_outlive_daemons() {
     let mut daemon = Daemon::start(&[]);
     create(&daemon, "numbers");
-    create(&daemon, "others");
+    create_as(&daemon, "others", HeapKind::Logged);
     let mut client = start(&daemon);
     client.tell("fill");
     assert_eq!(client.hear(), "full");

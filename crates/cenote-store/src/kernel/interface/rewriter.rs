@@ -50,6 +50,21 @@ pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
         let _ = (puddles, read);
         Ok(Err("this program knows no heap of that kind".into()))
     }
+
+    /// The numbers of the puddles that hold metadata and nothing else, of such a pool, as far as
+    /// its metadata can be read: their role is [`cenote_layout::puddle::Role::Metadata`]. As pure
+    /// as [`Rewriter::rewrite`] besides.
+    ///
+    /// # Errors
+    /// What `read` says.
+    fn metadata_puddles(
+        &self,
+        puddles: &[PuddleRecord],
+        read: ReadPuddle<'_>,
+    ) -> Result<Vec<u32>, StoreError> {
+        let _ = (puddles, read);
+        Ok(Vec::new())
+    }
 }
 
 /// What is to be done to one puddle.

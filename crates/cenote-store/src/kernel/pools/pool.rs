@@ -213,12 +213,23 @@ impl PoolHandle {
         Ok(())
     }
 
-    /// Whether the memory of puddles is that of their files, mapped shared and writable, so that a
-    /// second mapping of it shows the same bytes, and no store through one has to be noted.
+    /// Whether the memory of puddles is mapped shared and writable, so that a second mapping of it
+    /// shows the same bytes. Of a pool in shadowed mode stores through one are to be noted
+    /// ([`Puddle::store_notes`]).
     #[must_use]
     pub fn can_map_twice(&self) -> bool {
-        let is_real = self.store.inner().info.kind != MediumKind::Simulated;
-        self.writable && is_real && self.record().mode == PoolMode::Direct
+        self.writable && (self.is_real() || self.record().mode == PoolMode::Shadowed)
+    }
+
+    /// Whether pages that its caller does not use can lose all access: no other code reads them
+    /// where they are mapped. The simulated medium compares all that it has mapped.
+    #[must_use]
+    pub fn can_close_off(&self) -> bool {
+        self.is_real() || self.root_puddle().is_some_and(|root| root.view().is_some())
+    }
+
+    fn is_real(&self) -> bool {
+        self.store.inner().info.kind != MediumKind::Simulated
     }
 
     /// The puddle of the pool in whose body the range lies.

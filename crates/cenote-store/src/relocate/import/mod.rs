@@ -26,6 +26,11 @@
 //! wherever it lies: its key is another pool's, and **nothing more is sealed under it**
 //! (reseal.rs). The batch says whose. There are no primaries, only the file.
 //!
+//! # Roles
+//!
+//! Puddles that hold metadata of a heap and nothing else get that role in the batch. An archive
+//! does not say which they are: the heap's metadata do, in the files that were made (roles.rs).
+//!
 //! # What is pending
 //!
 //! Nothing is pending if every pool keeps its addresses, and no registered type has region pointers
@@ -35,6 +40,7 @@
 mod check;
 mod place;
 mod plan;
+mod roles;
 mod steps;
 
 use super::remote::RemoteImport;
@@ -298,7 +304,8 @@ impl Import {
         if let Some(slot) = self.slots.iter().find(|slot| !self.made.contains(&slot.file)) {
             return Err(refused(format!("the file {} of a puddle was not made", slot.file)));
         }
-        let plan = self.plan(&mut *inner.begin_write("import a pool")?)?;
+        let roles = self.roles()?;
+        let plan = self.plan(&mut *inner.begin_write("import a pool")?, &roles)?;
         let committed = self.prepare(&plan).and_then(|()| self.register(&plan));
         if committed.is_err() {
             // Where the batch may have been made after all the store is poisoned, and the files

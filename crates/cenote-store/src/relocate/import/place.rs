@@ -53,6 +53,7 @@ pub(super) fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u
 mod tests {
     use super::*;
     use cenote_layout::id::Uuid;
+    use cenote_layout::puddle::Role;
 
     const BASE: u64 = 1 << 40;
 
@@ -62,6 +63,7 @@ mod tests {
                 old_addr: BASE + slot * SLOT_SIZE,
                 size: slots * SLOT_SIZE,
                 identity: Uuid::NIL,
+                role: Role::Heap,
             })
             .collect()
     }

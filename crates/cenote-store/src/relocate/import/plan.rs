@@ -8,7 +8,7 @@ use crate::kernel::store::{Control, Inner};
 use crate::manifest::{ImportManifest, ImportPool};
 use crate::relocate::neighbours::add_neighbours;
 use cenote_layout::catalog::{AtRest, MoveRecord, PuddleRecord, Record, RelocationRecord};
-use cenote_layout::id::{PoolId, TypeId};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -33,20 +33,25 @@ impl ImportPlan {
 
 impl Import {
     /// Takes addresses and numbers; only this process knows of it.
-    pub(super) fn plan(&self, control: &mut Control) -> Result<ImportPlan, StoreError> {
+    pub(super) fn plan(
+        &self,
+        control: &mut Control,
+        roles: &[Role],
+    ) -> Result<ImportPlan, StoreError> {
         let inner = self.store.inner();
         free_names(control, &self.manifest)?;
         let mut space = control.space.clone();
         let (mut records, mut moves, mut pools) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ids = self.ids.iter();
+        let mut ids = self.ids.iter().zip(roles);
         for (number, pool) in self.manifest.pools.iter().enumerate() {
             let addrs =
                 place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, control, pool))?;
             let id = PoolId(control.catalog.state.next_pool + number as u64);
             pools.push(id);
             for (index, (addr, old)) in addrs.into_iter().zip(&pool.puddles).enumerate() {
-                let uuid = ids.next().copied().unwrap_or_default();
-                let (role, index, size) = (Role::Heap, index as u32, old.size);
+                let next = ids.next().map(|(uuid, role)| (*uuid, *role));
+                let (uuid, role) = next.unwrap_or((Uuid::NIL, Role::Heap));
+                let (index, size) = (index as u32, old.size);
                 records.push(PuddleRecord { uuid, pool: id, role, index, addr, size });
                 if addr != old.old_addr {
                     moves.push(MoveRecord { from: old.old_addr, to: addr, size });

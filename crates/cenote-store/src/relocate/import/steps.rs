@@ -112,6 +112,9 @@ impl Import {
             records.extend(self.pool_records(inner, pool, *id));
             imported.pools.push(self.imported(plan, pool, *id));
         }
+        for record in &plan.records {
+            inner.announce_role(&mut control, record.role)?;
+        }
         records.extend(plan.records.iter().map(|record| Record::Puddle(*record)));
         records.extend(self.pending_records(plan));
         inner.commit(&mut control, &records)?;

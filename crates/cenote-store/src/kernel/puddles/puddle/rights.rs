@@ -10,7 +10,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::PoolId;
 use cenote_medium::{MediumError, Operation};
 use cenote_protect::dirty_bitmap::DirtyBitmap;
-use cenote_protect::{Owner, RangeKind, Right, Tracked, Whole};
+use cenote_protect::{Owner, RangeKind, Right, StoreNotes, Tracked, Whole};
 use cenote_sealed::View;
 use core::ops::Range;
 use std::sync::OnceLock;
@@ -70,6 +70,24 @@ impl Puddle {
     /// The notes of pages that were stored into, if it is tracked.
     pub(crate) fn notes(&self) -> Option<&DirtyBitmap> {
         self.owners.tracked.get().map(Tracked::notes)
+    }
+
+    /// The notes, for code that stores into the puddle through another mapping. `None`: nothing is
+    /// noted, or not by faults.
+    #[must_use]
+    pub fn store_notes(&self) -> Option<StoreNotes> {
+        match self.view() {
+            Some(view) => view.store_notes(),
+            None => self.owners.tracked.get().map(Tracked::store_notes),
+        }
+    }
+
+    /// Of these pages, those that can be read where it is mapped.
+    pub(crate) fn readable(&self, pages: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        match self.owners.tracked.get() {
+            Some(tracked) => tracked.readable(&pages),
+            None => pages,
+        }
     }
 
     /// From here on a store into these pages, whose notes were taken, faults.
