@@ -239,6 +239,8 @@ pub enum Bug {
     GuardsOpen,
     /// Pages beside metadata keep their access.
     GuardPagesOpen,
+    /// Logs of a session stay writable at their addresses.
+    LogsOpen,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.

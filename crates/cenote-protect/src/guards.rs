@@ -72,6 +72,8 @@ pub struct Guards {
     protection: Protection,
     /// With [`Protection::Keys`].
     key: Option<Key>,
+    /// What ranges are for.
+    kind: RangeKind,
     /// What explanations name: `pool "x"`.
     what: String,
     token: u64,
@@ -107,9 +109,15 @@ impl Guards {
     /// Without ranges yet. `what` as in [`Owner::new`].
     #[must_use]
     pub fn new(protection: Protection, what: &str) -> Self {
+        Self::of(RangeKind::Metadata, protection, what)
+    }
+
+    /// The same for ranges of another kind.
+    #[must_use]
+    pub fn of(kind: RangeKind, protection: Protection, what: &str) -> Self {
         let key = if protection == Protection::Keys { Key::of_process() } else { None };
         let (what, token) = (what.to_owned(), fork_guard::token());
-        Self { protection, key, what, token, state: Mutex::default() }
+        Self { protection, key, kind, what, token, state: Mutex::default() }
     }
 
     /// How ranges are protected.
@@ -144,7 +152,7 @@ impl Guards {
         }
         let distance = second.as_ref().map_or(0, SecondMapping::distance);
         let whole = Whole::new(Right::Write);
-        let owner = Owner::new(range, RangeKind::Metadata, &self.what, whole);
+        let owner = Owner::new(range, self.kind, &self.what, whole);
         let guarded = Guarded { owner, _second: second };
         let mut state = self.state();
         if state.inside == 0 && !planted(Bug::GuardsOpen) {

@@ -22,6 +22,8 @@
 //! it | the end of the mapping | a stray store: nothing may write there |
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \
 //! stray store, which would damage the heap |
+//! | `Log` | a session, for its logs and its log space | the close of the store | a stray store, \
+//! which would damage what undoes transactions |
 //! | `Guard` | the same heap, on both sides of such ranges | the close of the pool | a stray load \
 //! or store: a program ran over the end of its data |
 //!

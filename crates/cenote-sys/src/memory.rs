@@ -317,6 +317,22 @@ pub unsafe fn map_anonymous(addr: usize, len: usize) -> io::Result<()> {
     unsafe { finish_mapping(addr, len) }
 }
 
+/// The same, shared, so that it can be mapped a second time.
+///
+/// # Errors
+/// What the kernel says.
+///
+/// # Safety
+/// As [`map_anonymous`].
+pub unsafe fn map_anonymous_shared(addr: usize, len: usize) -> io::Result<()> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    let (at, access) = (ptr::without_provenance_mut(addr), Access::ReadWrite.protection());
+    // SAFETY: the caller owns the range that is replaced.
+    unsafe { kernel::mmap_anonymous(at, len, access, flags) }?;
+    // SAFETY: the caller owns the range.
+    unsafe { finish_mapping(addr, len) }
+}
+
 /// Maps private memory that `fill` has written at `addr`, over whatever is there, readable and
 /// writable; absent in forked children. All of it is there at once: no thread sees it half filled,
 /// or nothing in its place.

@@ -15,6 +15,13 @@
 //! word of memory leads to the second one but while it is used. The list of reservations does not
 //! have it either.
 //!
+//! # Pages that are lost
+//!
+//! A page of the file may be lost while it is mapped. A bus error in the second mapping is resolved
+//! as one in the first ([`first_of`]). What lies there then, the page or memory in its place, is
+//! mapped in the second one too ([`follow`]), so that both show the same again. The handler of
+//! faults finds the second mapping in a list of first mappings and distances (`SLOTS`).
+//!
 //! # Safety argument
 //!
 //! The place is reserved first, where nothing lies; the second mapping replaces the reservation.
@@ -24,8 +31,11 @@ use crate::fork_guard;
 use crate::mappings;
 use crate::memory;
 use crate::process;
+use crate::process_lock::ProcessLock;
+use crate::slots::{CHUNK, SlotList};
 use core::ops::Range;
 use core::ptr;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::io;
 
@@ -38,12 +48,127 @@ const MAPPINGS: u64 = 5;
 /// How often another place is tried: a second mapping may lie there.
 const TRIES: u32 = 16;
 
+/// How often a reader tries to copy a slot that changes.
+const READS: u32 = 100;
+
+/// A second mapping, for the handler of faults. Writers have the lock of [`FREE`].
+#[derive(Debug)]
+struct SecondSlot {
+    /// Odd while the fields change.
+    version: AtomicU64,
+    /// Of the process that has it; 0: free.
+    token: AtomicU64,
+    first: AtomicUsize,
+    len: AtomicUsize,
+    distance: AtomicUsize,
+}
+
+impl SecondSlot {
+    const fn new() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            token: AtomicU64::new(0),
+            first: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            distance: AtomicUsize::new(0),
+        }
+    }
+
+    fn fill(&self, token: u64, first: usize, len: usize, distance: usize) {
+        // Odd already: a thread of the process that forked this one was here.
+        let version = self.version.load(Ordering::Relaxed) | 1;
+        self.version.store(version, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.token.store(token, Ordering::Relaxed);
+        self.first.store(first, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.distance.store(distance, Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Release);
+    }
+
+    /// The address in the first mapping, if `addr` is in this second one.
+    fn first_of(&self, token: u64, addr: usize) -> Option<usize> {
+        for _ in 0..READS {
+            let version = self.version.load(Ordering::Acquire);
+            let (first, len) =
+                (self.first.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+            let at = addr.wrapping_sub(self.distance.load(Ordering::Relaxed));
+            let is_own = self.token.load(Ordering::Relaxed) == token;
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
+                return (is_own && at.wrapping_sub(first) < len).then_some(at);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+}
+
+static SLOTS: SlotList<SecondSlot> = SlotList::new([const { SecondSlot::new() }; CHUNK]);
+
+/// Free slots, and the process whose they are: in a forked child, all are free.
+static FREE: ProcessLock<(u64, Vec<&'static SecondSlot>)> = ProcessLock::new((0, Vec::new()));
+
+/// A slot with these fields.
+fn listed(token: u64, first: usize, len: usize, distance: usize) -> &'static SecondSlot {
+    let mut free = FREE.lock();
+    if free.0 != token {
+        *free = (token, SLOTS.iter().collect());
+    }
+    let slot = free.1.pop().unwrap_or_else(|| {
+        let new = SLOTS.grow([const { SecondSlot::new() }; CHUNK]);
+        free.1.extend(&new[1..]);
+        &new[0]
+    });
+    slot.fill(token, first, len, distance);
+    slot
+}
+
+/// The address in the first mapping that an address in a second one of this process is the same
+/// byte as. Async-signal-safe.
+pub(crate) fn first_of(addr: usize) -> Option<usize> {
+    let token = fork_guard::current();
+    if token == 0 {
+        return None;
+    }
+    for slot in SLOTS.iter() {
+        if let Some(first) = slot.first_of(token, addr) {
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// Maps what lies at the page of `first` at that of `addr` too, where it is the second mapping's.
+/// Whether it is there. Async-signal-safe.
+///
+/// # Safety
+/// `first` is what [`first_of`] says of `addr`, and the calling thread is using the second mapping,
+/// so that it is there.
+pub(crate) unsafe fn follow(first: usize, addr: usize) -> bool {
+    let len = memory::page_bytes();
+    let (from, to) = (first & !(len - 1), addr & !(len - 1));
+    let old = ptr::without_provenance_mut(from);
+    let new = ptr::without_provenance_mut(to);
+    // SAFETY: the old mapping stays as it is (its length is given as 0); what is replaced is a page
+    // of the second mapping, by the page that it should show.
+    let mapped = unsafe { rustix::mm::mremap_fixed(old, 0, len, MremapFlags::MAYMOVE, new) };
+    mappings::made();
+    // SAFETY: mapped just now, for those who use the second mapping.
+    mapped.is_ok()
+        && unsafe {
+            memory::leave_out_of_children(to, len).is_ok()
+                && memory::protect(to, len, Some(memory::Access::ReadWrite)).is_ok()
+        }
+}
+
 /// See the module.
 pub struct SecondMapping {
     first: usize,
     len: usize,
     distance: usize,
     token: u64,
+    slot: &'static SecondSlot,
 }
 
 impl core::fmt::Debug for SecondMapping {
@@ -72,7 +197,9 @@ impl SecondMapping {
         // SAFETY: the old mapping stays as it is (its length is given as 0), and what is replaced
         // is our reservation.
         let mapped = unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) };
-        let second = Self { first, len, distance: place.wrapping_sub(first), token };
+        let distance = place.wrapping_sub(first);
+        let slot = listed(token, first, len, distance);
+        let second = Self { first, len, distance, token, slot };
         mappings::made();
         mappings::made();
         // SAFETY: mapped just now.
@@ -104,6 +231,10 @@ impl Drop for SecondMapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else there.
         if fork_guard::is_current(self.token) {
+            let mut free = FREE.lock();
+            self.slot.fill(0, 0, 0, 0);
+            free.1.push(self.slot);
+            drop(free);
             let page = memory::page_bytes();
             let start = self.first.wrapping_add(self.distance) - page;
             // SAFETY: the value's own, with its two pages without access.
