@@ -5,6 +5,7 @@
 //! drive it.
 
 use cenote_layout::pointer::RegionAddress;
+use core::ops::Range;
 use core::sync::atomic::AtomicPtr;
 use std::sync::Arc;
 
@@ -151,6 +152,12 @@ pub unsafe trait Backing: Send + Sync + 'static {
         false
     }
 
+    /// The addresses that all extents lie in, those to come too, if the metadata of a traced heap
+    /// are to be guarded by second mappings; then [`Backing::can_map_twice`].
+    fn guarded_window(&self) -> Option<Range<usize>> {
+        None
+    }
+
     /// Bytes of the pool's first puddle.
     fn puddle_size(&self) -> u64;
 
@@ -262,6 +269,10 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn can_map_twice(&self) -> bool {
         (**self).can_map_twice()
+    }
+
+    fn guarded_window(&self) -> Option<Range<usize>> {
+        (**self).guarded_window()
     }
 
     fn is_writable(&self) -> bool {

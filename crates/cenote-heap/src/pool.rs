@@ -15,6 +15,7 @@ use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{PoolHandle, PoolOptions};
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 // SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which
@@ -132,6 +133,10 @@ unsafe impl Backing for PoolBacking {
 
     fn can_map_twice(&self) -> bool {
         PoolHandle::can_map_twice(self)
+    }
+
+    fn guarded_window(&self) -> Option<Range<usize>> {
+        PoolHandle::guarded_window(self)
     }
 
     fn puddle_size(&self) -> u64 {

@@ -58,6 +58,7 @@
 pub mod dirty_bitmap;
 mod explain;
 mod guards;
+mod hidden;
 mod lock;
 mod owner;
 mod right;
@@ -66,6 +67,7 @@ mod tracked;
 
 pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};
+pub use hidden::{HiddenRange, HiddenWindow};
 pub use owner::{Owner, Rights, Whole};
 pub use right::Right;
 pub use table::RangeKind;

@@ -333,8 +333,8 @@ pub unsafe fn map_anonymous_shared(addr: usize, len: usize) -> io::Result<()> {
     unsafe { finish_mapping(addr, len) }
 }
 
-/// Maps private memory that `fill` has written at `addr`, over whatever is there, readable and
-/// writable; absent in forked children. All of it is there at once: no thread sees it half filled,
+/// Maps memory that `fill` has written at `addr`, over whatever is there, readable and
+/// writable; absent in forked children. It is shared, so that it can be mapped a second time. All of it is there at once: no thread sees it half filled,
 /// or nothing in its place.
 ///
 /// # Errors
@@ -344,7 +344,7 @@ pub unsafe fn map_anonymous_shared(addr: usize, len: usize) -> io::Result<()> {
 /// The range, whole pages, lies in a reservation of the caller's, and nothing relies on what is
 /// mapped there. `fill` writes `len` bytes from its argument on, and no others.
 pub unsafe fn replace(addr: usize, len: usize, fill: impl FnOnce(*mut u8)) -> io::Result<()> {
-    let (flags, access) = (MapFlags::PRIVATE, Access::ReadWrite.protection());
+    let (flags, access) = (MapFlags::SHARED, Access::ReadWrite.protection());
     // SAFETY: a new mapping wherever the kernel likes replaces nothing.
     let new = unsafe { kernel::mmap_anonymous(ptr::null_mut(), len, access, flags) }?;
     fill(new.cast());

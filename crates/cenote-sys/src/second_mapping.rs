@@ -38,6 +38,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::io;
+use std::sync::Arc;
 
 /// Where second mappings lie.
 pub const PLACES: Range<usize> = 0x5800_0000_0000..0x7000_0000_0000;
@@ -162,6 +163,72 @@ pub(crate) unsafe fn follow(first: usize, addr: usize) -> bool {
         }
 }
 
+/// A reserved range at an address by chance, for second mappings of what lies in one window: all at
+/// one distance from it. Its pages have no access where nothing is mapped. It costs address space.
+#[derive(Debug)]
+pub struct SecondWindow {
+    first: usize,
+    len: usize,
+    distance: usize,
+    token: u64,
+}
+
+impl SecondWindow {
+    /// For a window, whole pages, in which so many `ranges` are to be mapped twice.
+    ///
+    /// # Errors
+    /// What the kernel says; there is no room for so many addresses, or mappings.
+    pub fn new(window: Range<usize>, ranges: u64) -> io::Result<Arc<Self>> {
+        if cfg!(miri) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        mappings::room(MAPPINGS.saturating_mul(ranges.saturating_add(1)))?;
+        let (first, len, token) = (window.start, window.len(), fork_guard::token());
+        let place = reserve(first, len)?;
+        mappings::made();
+        Ok(Arc::new(Self { first, len, distance: place.wrapping_sub(first), token }))
+    }
+
+    /// What is to be added to an address of the window, wrapping around, where it is mapped twice.
+    #[must_use]
+    pub const fn distance(&self) -> usize {
+        self.distance
+    }
+
+    /// Maps `len` bytes at `first` a second time, whole pages of the window.
+    ///
+    /// # Errors
+    /// As [`SecondMapping::new`]; the range does not lie in the window.
+    ///
+    /// # Safety
+    /// As [`SecondMapping::new`]; no part of it is mapped twice already.
+    pub unsafe fn map(self: &Arc<Self>, first: usize, len: usize) -> io::Result<SecondMapping> {
+        let at = first.checked_sub(self.first).and_then(|at| at.checked_add(len));
+        if at.is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        mappings::room(MAPPINGS)?;
+        // SAFETY: handed on to the caller; the place is in our reservation, where nothing is.
+        unsafe { SecondMapping::map(first, len, self.distance, Some(Arc::clone(self))) }
+    }
+}
+
+impl Drop for SecondWindow {
+    fn drop(&mut self) {
+        // A child may have something else there.
+        if fork_guard::is_current(self.token) {
+            give_up(self.first.wrapping_add(self.distance), self.len);
+        }
+    }
+}
+
+/// Gives back what [`reserve`] gave.
+fn give_up(place: usize, len: usize) {
+    let page = memory::page_bytes();
+    // SAFETY: the callers' own, with its two pages without access.
+    let _ = unsafe { rustix::mm::munmap(ptr::without_provenance_mut(place - page), len + 2 * page) };
+}
+
 /// See the module.
 pub struct SecondMapping {
     first: usize,
@@ -169,6 +236,8 @@ pub struct SecondMapping {
     distance: usize,
     token: u64,
     slot: &'static SecondSlot,
+    /// That it lies in, if it has no reservation of its own.
+    window: Option<Arc<SecondWindow>>,
 }
 
 impl core::fmt::Debug for SecondMapping {
@@ -190,16 +259,27 @@ impl SecondMapping {
         if cfg!(miri) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let token = fork_guard::token();
         mappings::room(MAPPINGS)?;
         let place = reserve(first, len)?;
+        // SAFETY: handed on to the caller; the place is reserved.
+        unsafe { Self::map(first, len, place.wrapping_sub(first), None) }
+    }
+
+    /// # Safety
+    /// As `new`; at that distance is a reservation, which the result may replace.
+    unsafe fn map(
+        first: usize,
+        len: usize,
+        distance: usize,
+        window: Option<Arc<SecondWindow>>,
+    ) -> io::Result<Self> {
+        let (token, place) = (fork_guard::token(), first.wrapping_add(distance));
         let (from, to) = (ptr::without_provenance_mut(first), ptr::without_provenance_mut(place));
         // SAFETY: the old mapping stays as it is (its length is given as 0), and what is replaced
         // is our reservation.
         let mapped = unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) };
-        let distance = place.wrapping_sub(first);
         let slot = listed(token, first, len, distance);
-        let second = Self { first, len, distance, token, slot };
+        let second = Self { first, len, distance, token, slot, window };
         mappings::made();
         mappings::made();
         // SAFETY: mapped just now.
@@ -235,12 +315,12 @@ impl Drop for SecondMapping {
             self.slot.fill(0, 0, 0, 0);
             free.1.push(self.slot);
             drop(free);
-            let page = memory::page_bytes();
-            let start = self.first.wrapping_add(self.distance) - page;
-            // SAFETY: the value's own, with its two pages without access.
-            let _ = unsafe {
-                rustix::mm::munmap(ptr::without_provenance_mut(start), self.len + 2 * page)
-            };
+            let place = self.first.wrapping_add(self.distance);
+            match self.window {
+                None => give_up(place, self.len),
+                // SAFETY: the value's own.
+                Some(_) => drop(unsafe { memory::unmap_to_reserved(place, self.len) }),
+            }
         }
     }
 }
@@ -320,6 +400,69 @@ mod tests {
         unsafe { to.write_volatile(9) };
         // SAFETY: inside the first one.
         assert_eq!(unsafe { region.as_ptr().cast::<u64>().read_volatile() }, 9);
+    }
+
+    /// What lies in the place of a page that is lost: as a store does it.
+    fn stand_in(_: *const (), addr: usize) -> bool {
+        let page = addr & !4095;
+        // SAFETY: a page of a mapping of the test's, of a file that is too short.
+        unsafe { memory::map_anonymous_shared(page, 4096) }.is_ok()
+    }
+
+    #[test]
+    fn a_page_that_is_lost_is_resolved_in_the_first_mapping_and_both_show_the_same() {
+        let file = nameless_file("lost").expect("a file");
+        file.set_len(3 * 4096).expect("its length");
+        // SAFETY: nothing else has the file.
+        let region = unsafe { whole_file(file.as_fd(), 3 * 4096) }.expect("mapped");
+        let first = region.as_ptr().expose_provenance();
+        // SAFETY: a shared mapping of one file.
+        let second = unsafe { SecondMapping::new(first, 3 * 4096) }.expect("mapped twice");
+        // SAFETY: the resolver maps, in memory of the test's.
+        let registered = unsafe {
+            crate::fault::register(first, 3 * 4096, |ctx, addr| stand_in(ctx, addr), ptr::null())
+        };
+        let _registered = registered.expect("registered");
+        file.set_len(4096).expect("cut short");
+        for page in [1, 2] {
+            let here = ptr::with_exposed_provenance_mut::<u64>(first + page * 4096 + 16);
+            let there = here.map_addr(|addr| addr.wrapping_add(second.distance()));
+            let there = ptr::with_exposed_provenance_mut::<u64>(there.addr());
+            // SAFETY: words of both mappings.
+            unsafe {
+                there.write_volatile(7 + page as u64);
+                assert_eq!(here.read_volatile(), 7 + page as u64);
+                here.write_volatile(1);
+                assert_eq!(there.read_volatile(), 1);
+            }
+        }
+        assert_eq!(file.metadata().expect("its length").len(), 4096);
+    }
+
+    #[test]
+    fn a_window_has_one_distance_and_ranges_of_it_come_and_go() {
+        let region = shared(8);
+        let first = region.as_ptr().expose_provenance();
+        let window = SecondWindow::new(first..first + 8 * 4096, 2).expect("reserved");
+        for _ in 0..2 {
+            // SAFETY: shared mappings of one file; two parts of it.
+            let (low, high) = unsafe {
+                let low = window.map(first, 4096).expect("mapped twice");
+                (low, window.map(first + 4 * 4096, 2 * 4096).expect("mapped twice"))
+            };
+            assert_eq!((low.distance(), high.distance()), (window.distance(), window.distance()));
+            let at = (first + 5 * 4096).wrapping_add(window.distance());
+            // SAFETY: inside the second mapping, and the first one.
+            unsafe {
+                ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(5);
+                let here = ptr::with_exposed_provenance::<u64>(first + 5 * 4096);
+                assert_eq!(here.read_volatile(), 5);
+            }
+            drop((low, high));
+            assert!(crate::bytes::copy_by_kernel(at, &mut [0; 8]).is_err(), "reserved again");
+        }
+        // SAFETY: refused.
+        assert!(unsafe { window.map(first + 7 * 4096, 2 * 4096) }.is_err());
     }
 
     #[test]

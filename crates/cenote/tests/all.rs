@@ -53,6 +53,7 @@ mod sources;
 mod store;
 mod support;
 mod threads;
+mod stray;
 mod torn;
 mod unreadable;
 mod values;
