@@ -35,6 +35,7 @@ fn open(dir: &Path) -> (Store, Pool) {
 }
 
 fn make(dir: &Path) {
+    drop(Store::open(dir).expect("a new store"));
     let store = Store::open_with(dir, &options(true)).expect("a store");
     let options = PoolOptions { puddle_size: PUDDLE, ..PoolOptions::default() };
     let pool = store.create_pool("p", &options).expect("a pool");
