@@ -1,5 +1,5 @@
-//! Guards of ranges of one window whose code adds one number to all their addresses: the heap's fast
-//! paths, which know a mark and not its puddle.
+//! Guards of ranges of one window whose code adds one number to all their addresses: the heap's
+//! fast paths, which know a mark and not its puddle.
 //!
 //! [`Guards`](crate::Guards) have a distance for each range. Here all second mappings lie at one
 //! distance, in a reservation as long as the window ([`SecondWindow`]). A range can be guarded as
@@ -71,8 +71,7 @@ impl HiddenWindow {
         if closed.is_empty() || planted(Bug::TracedOpen) {
             return Ok(guarded);
         }
-        let owner =
-            Owner::new(closed, RangeKind::Metadata, &self.what, Whole::new(Right::Write));
+        let owner = Owner::new(closed, RangeKind::Metadata, &self.what, Whole::new(Right::Write));
         guarded.owner = Some(owner);
         // Refused, the range stays writable, and stores at the distance reach it all the same.
         if guarded.give(Right::Read).is_err() {
@@ -94,8 +93,8 @@ impl HiddenRange {
         let Some(owner) = &self.owner else { return Ok(()) };
         owner.rights().change(right);
         let pages = (owner.range().len() / PAGE) as u64;
-        // SAFETY: the range is the value's (contract of `HiddenWindow::guard`), and all stores there
-        // go elsewhere.
+        // SAFETY: the range is the value's (contract of `HiddenWindow::guard`), and all stores
+        // there go elsewhere.
         unsafe { owner.set(0..pages, right) }.map(drop)
     }
 }

@@ -334,8 +334,8 @@ pub unsafe fn map_anonymous_shared(addr: usize, len: usize) -> io::Result<()> {
 }
 
 /// Maps memory that `fill` has written at `addr`, over whatever is there, readable and
-/// writable; absent in forked children. It is shared, so that it can be mapped a second time. All of it is there at once: no thread sees it half filled,
-/// or nothing in its place.
+/// writable; absent in forked children. It is shared, so that it can be mapped a second time. All
+/// of it is there at once: no thread sees it half filled, or nothing in its place.
 ///
 /// # Errors
 /// What the kernel says. The range is then what it was, or reserved.

@@ -226,7 +226,8 @@ impl Drop for SecondWindow {
 fn give_up(place: usize, len: usize) {
     let page = memory::page_bytes();
     // SAFETY: the callers' own, with its two pages without access.
-    let _ = unsafe { rustix::mm::munmap(ptr::without_provenance_mut(place - page), len + 2 * page) };
+    let _ =
+        unsafe { rustix::mm::munmap(ptr::without_provenance_mut(place - page), len + 2 * page) };
 }
 
 /// See the module.

@@ -100,8 +100,8 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// As [`Transaction::add`] of a range that is read at `ptr` and stored at `distance` from there:
-    /// a guarded root ([`Heap::root_distance`]).
+    /// As [`Transaction::add`] of a range that is read at `ptr` and stored at `distance` from
+    /// there: a guarded root ([`Heap::root_distance`]).
     ///
     /// # Errors
     /// As [`Transaction::add`].

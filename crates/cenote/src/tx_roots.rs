@@ -174,9 +174,9 @@ impl<'p> Tx<'p> {
         let slot = pool.heap.root_slot(index)?;
         let addr = entry.addr;
         let sealed = RootSlot::new(entry).ok_or(cenote_heap::RootError::Address { index, addr })?;
-        // SAFETY: a root slot of a pool that is locked for writing: two aligned words, and where the
-        // heap has them stored. A reclaim
-        // that begins in another thread may load them meanwhile, atomically.
+        // SAFETY: a root slot of a pool that is locked for writing: two aligned words, and where
+        // the heap has them stored. A reclaim that begins in another thread may load them
+        // meanwhile, atomically.
         let words = unsafe {
             let (at, len) = (slot.as_ptr().cast::<u8>(), size_of_val(&sealed));
             let distance = pool.heap.root_distance();

@@ -109,7 +109,8 @@ fn logs_are_read_only_at_their_addresses_and_written_elsewhere() {
         assert_eq!(stamp(&pool), to);
     }
     let logs: Vec<_> = mapped(&dir).into_iter().filter(|(file, ..)| is_log(file)).collect();
-    let (at, second): (Vec<_>, Vec<_>) = logs.into_iter().partition(|(_, at, ..)| *at < WINDOWS_END);
+    let (at, second): (Vec<_>, Vec<_>) =
+        logs.into_iter().partition(|(_, at, ..)| *at < WINDOWS_END);
     assert!(at.len() > 2 && at.len() == second.len(), "{at:?} {second:?}");
     assert!(at.iter().any(|(_, _, len, _)| *len == SPACE));
     assert!(at.iter().all(|(.., rights)| rights == "r--s"), "{at:?}");
@@ -133,8 +134,10 @@ fn a_store_without_guards_has_one_mapping_of_each_log() {
 
 /// Where a child stores: a place in a log, in the log space, or in the root that it sets.
 fn place(dir: &Path, number: usize) -> usize {
-    let mut logs: Vec<_> =
-        mapped(dir).into_iter().filter(|(file, at, ..)| is_log(file) && *at < WINDOWS_END).collect();
+    let mut logs: Vec<_> = mapped(dir)
+        .into_iter()
+        .filter(|(file, at, ..)| is_log(file) && *at < WINDOWS_END)
+        .collect();
     logs.sort_by_key(|(_, _, len, _)| *len);
     let find = |len: usize| logs.iter().find(|log| log.2 == len).expect("a log").1;
     let (log, segment, space) = (find(LOG as usize), find(2 * LOG as usize), find(SPACE));

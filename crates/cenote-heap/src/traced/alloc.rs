@@ -211,9 +211,8 @@ impl<G: Backing> TracedHeap<G> {
         let Some((mark, bin)) = self.hot(addr) else { return false };
         // SAFETY: a bin of this thread's cache, which lives as long; no other thread uses it.
         unsafe {
-            (*bin).push_if(BinEntry { addr, mark }, || {
-                change(self.at_store(mark), from, self.cached)
-            })
+            (*bin)
+                .push_if(BinEntry { addr, mark }, || change(self.at_store(mark), from, self.cached))
         }
     }
 

@@ -16,9 +16,10 @@
 //!
 //! No layout changes: metadata begin at a page, and end before the first superblock for blocks.
 //!
-//! Guarded are pools in direct mode that are open for writing, in a process and in a daemon's client.
-//! A pool in shadowed mode is not: its psync finds written pages by their rights. Where the program
-//! needs its mappings, or has no addresses for a second window, [`TracedHeap::is_guarded`] says so.
+//! Guarded are pools in direct mode that are open for writing, in a process and in a daemon's
+//! client. A pool in shadowed mode is not: its psync finds written pages by their rights. Where the
+//! program needs its mappings, or has no addresses for a second window, [`TracedHeap::is_guarded`]
+//! says so.
 
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
@@ -73,11 +74,11 @@ impl<G: Backing> TracedHeap<G> {
             source: Box::new(error),
         };
         let (index, addr) = (puddle.index, base);
-        puddle.guarded = Some(
-            guarded
-                .map_err(failed)
-                .map_err(|source| OpenError::Backing { index, addr, source })?,
-        );
+        puddle.guarded = Some(guarded.map_err(failed).map_err(|source| OpenError::Backing {
+            index,
+            addr,
+            source,
+        })?);
         puddle.distance = self.distance;
         Ok(())
     }

@@ -48,9 +48,9 @@
 //! exactly so many.
 //!
 //! Metadata may be guarded: read-only at the pool's address, and mapped a second time
-//! ([`super::guarding`]). Lines and marks that a [`PuddleHeap`] gives out lie where they are stored,
-//! and nothing keeps them. What is kept is where they are read: in [`PuddleLines`], in caches, in a
-//! [`crate::Block`].
+//! ([`super::guarding`]). Lines and marks that a [`PuddleHeap`] gives out lie where they are
+//! stored, and nothing keeps them. What is kept is where they are read: in [`PuddleLines`], in
+//! caches, in a [`crate::Block`].
 
 use super::anchor;
 use super::geometry::Geometry;
@@ -409,10 +409,7 @@ impl PuddleHeap {
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all
         // accesses are atomic.
         (self.index == 0).then(|| unsafe {
-            core::slice::from_raw_parts(
-                self.place_of(self.layout.sweep),
-                SWEEP_SIZE as usize / 8,
-            )
+            core::slice::from_raw_parts(self.place_of(self.layout.sweep), SWEEP_SIZE as usize / 8)
         })
     }
 

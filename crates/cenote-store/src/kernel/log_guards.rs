@@ -1,9 +1,9 @@
 //! Guards of this session's log space and logs (POS-3): a stray store finds them read-only.
 //!
 //! Only the writers of logs, and [`crate::kernel::logs`], store there. They do so through a second
-//! mapping of the puddle at a random address ([`cenote_protect::Guards`]); memory holds its distance
-//! alone. A puddle is guarded as a whole, its header included, when this session has mapped it, and
-//! until the store is closed.
+//! mapping of the puddle at a random address ([`cenote_protect::Guards`]); memory holds its
+//! distance alone. A puddle is guarded as a whole, its header included, when this session has
+//! mapped it, and until the store is closed.
 //!
 //! | logs of | guarded |
 //! | --- | --- |
@@ -24,8 +24,8 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_protect::{Guards, Protection, RangeKind};
 
 impl Inner {
-    /// Guards a puddle that this session has mapped for its logs, and that no code uses yet. What is
-    /// to be added to an address in it, wrapping around, for a store; 0 where it is not guarded.
+    /// Guards a puddle that this session has mapped for its logs, and that no code uses yet. What
+    /// is to be added to an address in it, wrapping around, for a store; 0 where it is not guarded.
     pub(crate) fn guard_logs(&self, control: &mut Control, puddle: &Puddle) -> usize {
         let twice = self.info.kind != MediumKind::Simulated;
         if !twice || !self.options.guards || planted(Bug::LogsOpen) {
@@ -37,9 +37,9 @@ impl Inner {
             Guards::of(RangeKind::Log, Protection::Hidden, &what)
         });
         let (start, len) = (puddle.addr() as usize, puddle.size() as usize);
-        // SAFETY: its file is mapped there, shared and for writing, until the store is dropped, which
-        // ends the guards before. All stores from now on are those of the log's writer, which adds
-        // what is returned.
+        // SAFETY: its file is mapped there, shared and for writing, until the store is dropped,
+        // which ends the guards before. All stores from now on are those of the log's writer, which
+        // adds what is returned.
         unsafe { guards.add(start..start + len) }.unwrap_or(0)
     }
 }

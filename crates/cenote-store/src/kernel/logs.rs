@@ -224,8 +224,8 @@ impl Inner {
         self.check_poisoned()
     }
 
-    /// Writes the next entry: all but `state`, durable; then `state`, which is durable with the next
-    /// fence.
+    /// Writes the next entry: all but `state`, durable; then `state`, which is durable with the
+    /// next fence.
     ///
     /// # Safety
     /// The log space is mapped for writing and has room for the entry; no other code writes to it.
