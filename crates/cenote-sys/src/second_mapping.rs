@@ -420,9 +420,7 @@ mod tests {
         // SAFETY: a shared mapping of one file.
         let second = unsafe { SecondMapping::new(first, 3 * 4096) }.expect("mapped twice");
         // SAFETY: the resolver maps, in memory of the test's.
-        let registered = unsafe {
-            crate::fault::register(first, 3 * 4096, |ctx, addr| stand_in(ctx, addr), ptr::null())
-        };
+        let registered = unsafe { crate::fault::register(first, 3 * 4096, stand_in, ptr::null()) };
         let _registered = registered.expect("registered");
         file.set_len(4096).expect("cut short");
         for page in [1, 2] {
