@@ -344,7 +344,7 @@ impl Run {
         self.map(hosted_client, space)?;
         self.map(hosted_client, log)?;
         let head = header_space(log.size);
-        let body = Body { ptr: (log.addr + head) as *mut u8, len: log.size - head };
+        let body = Body::new((log.addr + head) as *mut u8, log.size - head);
         let log_id = 0x1000 + u64::from(hosted_client);
         let entry = LogSpaceEntry::new(ENTRY_HEAD, log.uuid, log.addr, log_id, 0);
         // SAFETY: mapped just now, by the client alone; the first entry lies in the log space.

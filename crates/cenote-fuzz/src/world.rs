@@ -94,7 +94,7 @@ impl World {
     pub(crate) fn segment(&self, number: usize) -> Body {
         // SAFETY: inside the memory: there are `SEGMENTS`.
         let ptr = unsafe { self.memory.add(number.min(SEGMENTS - 1) * SEGMENT_MAX) };
-        Body { ptr, len: self.lens[number.min(SEGMENTS - 1)] as u64 }
+        Body::new(ptr, self.lens[number.min(SEGMENTS - 1)] as u64)
     }
 
     /// Where an invented data address really is. The range is inside the puddles.

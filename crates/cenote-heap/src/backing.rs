@@ -6,6 +6,7 @@
 
 use cenote_layout::pointer::RegionAddress;
 use cenote_protect::StoreNotes;
+use core::ops::Range;
 use core::sync::atomic::AtomicPtr;
 use std::io;
 use std::sync::Arc;
@@ -170,6 +171,12 @@ pub unsafe trait Backing: Send + Sync + 'static {
         true
     }
 
+    /// The addresses that all extents lie in, those to come too, if the metadata of a traced heap
+    /// are to be guarded by second mappings; then [`Backing::can_map_twice`].
+    fn guarded_window(&self) -> Option<Range<usize>> {
+        None
+    }
+
     /// Bytes of the pool's first puddle.
     fn puddle_size(&self) -> u64;
 
@@ -289,6 +296,10 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn can_close_off(&self) -> bool {
         (**self).can_close_off()
+    }
+
+    fn guarded_window(&self) -> Option<Range<usize>> {
+        (**self).guarded_window()
     }
 
     fn is_writable(&self) -> bool {

@@ -129,6 +129,13 @@ pub trait Heap: Send + Sync {
     /// There is no such root.
     fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError>;
 
+    /// What is to be added to an address in such a slot, wrapping around, for a store. If it is not
+    /// 0, the slot is read-only at its own address. What passes calls on to a heap passes this one
+    /// on too.
+    fn root_distance(&self) -> usize {
+        0
+    }
+
     /// Sets root `index` outside a transaction: durable on return. The address is written last and
     /// decides.
     ///

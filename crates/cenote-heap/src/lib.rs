@@ -31,6 +31,7 @@ mod pool_heap;
 pub mod report;
 mod robust;
 mod roots;
+mod stored;
 mod sync;
 pub mod trace;
 pub mod traced;

@@ -16,6 +16,7 @@ use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_protect::StoreNotes;
 use cenote_store::{PoolHandle, PoolOptions, Puddle};
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 use std::io;
 
@@ -146,6 +147,10 @@ unsafe impl Backing for PoolBacking {
 
     fn can_close_off(&self) -> bool {
         PoolHandle::can_close_off(self)
+    }
+
+    fn guarded_window(&self) -> Option<Range<usize>> {
+        PoolHandle::guarded_window(self)
     }
 
     fn puddle_size(&self) -> u64 {

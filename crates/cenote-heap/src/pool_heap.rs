@@ -246,6 +246,10 @@ impl Heap for PoolHeap {
         each!(self, heap => heap.root_slot(index))
     }
 
+    fn root_distance(&self) -> usize {
+        each!(self, heap => heap.root_distance())
+    }
+
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
         each!(self, heap => heap.set_root(index, addr, type_id))
     }

@@ -11,6 +11,7 @@
 
 use crate::backing::Backing;
 use crate::error::RootError;
+use crate::stored::stored;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
@@ -40,17 +41,29 @@ pub(crate) fn read(index: u16, slot: NonNull<RootSlot>) -> Result<RootEntry, Roo
     load(slot).ok_or(RootError::Damaged { index, addr: slot.as_ptr().addr() as u64 })
 }
 
-/// Sets root `index`, whose slot that is. Durable on return.
+/// [`write_at`], where slots are stored at their own addresses.
 pub(crate) fn write<G: Backing>(
     index: u16,
     slot: NonNull<RootSlot>,
     entry: RootEntry,
     backing: &G,
 ) -> Result<(), RootError> {
+    write_at(index, (slot, 0), entry, backing)
+}
+
+/// Sets root `index`, whose slot that is, and is stored at that distance. Durable on return.
+pub(crate) fn write_at<G: Backing>(
+    index: u16,
+    (slot, distance): (NonNull<RootSlot>, usize),
+    entry: RootEntry,
+    backing: &G,
+) -> Result<(), RootError> {
     let words = words(slot);
     let made = RootSlot::new(entry).ok_or(RootError::Address { index, addr: entry.addr })?;
     for (word, value) in [(0, 0), (1, entry.type_id.0), (0, made.word)] {
-        words[word].store(value, Ordering::Release);
+        let to = stored(words[word].as_ptr().cast_const(), distance).cast_mut();
+        // SAFETY: the word where the heap has it stored.
+        unsafe { AtomicU64::from_ptr(to) }.store(value, Ordering::Release);
         // SAFETY: the word lies in the root puddle's mapping.
         unsafe { backing.flush(words[word].as_ptr().cast(), 8) };
         backing.fence();

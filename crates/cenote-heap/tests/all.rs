@@ -5,6 +5,7 @@ mod bad_input;
 mod common;
 mod damage;
 mod flips;
+mod guarded;
 mod large;
 mod locks;
 mod logged;

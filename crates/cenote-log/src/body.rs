@@ -8,6 +8,7 @@ use cenote_layout::log::{
 };
 use cenote_medium::Persistence;
 use core::mem::offset_of;
+use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
@@ -15,13 +16,16 @@ use zerocopy::IntoBytes;
 ///
 /// Code that makes one promises that `len` bytes from `ptr` are mapped and stay mapped while the
 /// body is used, that `ptr` is aligned to a cache line, and that `len` is at least
-/// [`Body::LEN_MIN`].
+/// [`Body::LEN_MIN`]. If `distance` is not 0, the same bytes are mapped a second time, so far away,
+/// for writing; then the mapping at `ptr` may be read-only.
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     /// First byte.
     pub ptr: *mut u8,
     /// Bytes.
     pub len: u64,
+    /// What is to be added to an address in the body, wrapping around, for a store.
+    pub distance: usize,
 }
 
 // SAFETY: a `Body` is an address and a length; what is done through it is `unsafe` at the place
@@ -31,6 +35,19 @@ unsafe impl Send for Body {}
 impl Body {
     /// Least bytes of a body.
     pub const LEN_MIN: u64 = ENTRIES_OFFSET + 2 * MIN_HALF;
+
+    /// `len` bytes at `ptr`, where stores go too.
+    #[must_use]
+    pub const fn new(ptr: *mut u8, len: u64) -> Self {
+        Self { ptr, len, distance: 0 }
+    }
+
+    /// The body where stores go. For the time of a store: no memory keeps it.
+    #[inline(always)]
+    #[must_use]
+    pub fn stored(self) -> Self {
+        Self { ptr: stored(self.ptr, self.distance), len: self.len, distance: 0 }
+    }
 
     /// The sequence range word.
     ///
@@ -131,6 +148,12 @@ impl Body {
     }
 }
 
+/// Where a byte is stored that is read at `at`.
+#[inline(always)]
+pub(crate) fn stored(at: *mut u8, distance: usize) -> *mut u8 {
+    with_exposed_provenance_mut(at.expose_provenance().wrapping_add(distance))
+}
+
 /// Makes a fresh segment: range `running(0)`, epoch 1, no entries. Durable on return at the level
 /// of `persistence`. No code looks at it until the log space names it, so no single store commits
 /// it.
@@ -139,7 +162,8 @@ impl Body {
 /// every checksum: give a `log_id` that no log has had before in this memory.
 ///
 /// # Safety
-/// The body is mapped for writing, at least [`Body::LEN_MIN`] long, and no other thread uses it.
+/// The body is mapped for writing (where its stores go), at least [`Body::LEN_MIN`] long, and no
+/// other thread uses it.
 pub unsafe fn format_segment(
     body: Body,
     owner: Uuid,
@@ -168,12 +192,11 @@ pub unsafe fn format_segment(
     // SAFETY: the caller promises a mapped, unshared body of at least 256 bytes; offsets are inside
     // it.
     unsafe {
-        body.ptr.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogHeader>());
-        body.ptr
-            .add(CONTROL_OFFSET as usize)
+        let to = body.stored().ptr;
+        to.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogHeader>());
+        to.add(CONTROL_OFFSET as usize)
             .copy_from_nonoverlapping(control.as_bytes().as_ptr(), size_of::<LogControl>());
-        body.ptr
-            .add(RANGE_OFFSET as usize)
+        to.add(RANGE_OFFSET as usize)
             .copy_from_nonoverlapping(range.as_bytes().as_ptr(), size_of::<LogRange>());
         persistence.flush(body.ptr, ENTRIES_OFFSET as usize);
     }
@@ -188,26 +211,27 @@ pub unsafe fn format_segment(
 /// second step, so that they say nothing about base 0.
 ///
 /// # Safety
-/// The head's first lines are mapped for writing, no other thread uses them, and the
-/// transaction's changes are durable.
+/// The head's first lines are mapped for writing (where its stores go), no other thread uses them,
+/// and the transaction's changes are durable.
 pub(crate) unsafe fn next_epoch(head: Body, persistence: Persistence) -> u32 {
     // SAFETY: mapped for writing by contract.
     unsafe {
-        let store = |word: &AtomicU64, value: u64| {
+        let to = head.stored();
+        let store = |(read, word): (&AtomicU64, &AtomicU64), value: u64| {
             cenote_sys::cpu::compiler_barrier();
             word.store(value, Ordering::Release);
-            persistence.flush(core::ptr::from_ref(word).cast(), 8);
+            persistence.flush(core::ptr::from_ref(read).cast(), 8);
         };
-        store(head.range(), SequenceRange::running(END_BASE).to_word());
+        store((head.range(), to.range()), SequenceRange::running(END_BASE).to_word());
         persistence.fence();
         let epoch = epoch_from_word(head.epoch().load(Ordering::Relaxed))
             .unwrap_or_default()
             .wrapping_add(1);
-        store(head.tail(), 0);
-        store(head.overflow(), 0);
-        store(head.epoch(), epoch_to_word(epoch));
+        store((head.tail(), to.tail()), 0);
+        store((head.overflow(), to.overflow()), 0);
+        store((head.epoch(), to.epoch()), epoch_to_word(epoch));
         persistence.fence();
-        store(head.range(), SequenceRange::running(0).to_word());
+        store((head.range(), to.range()), SequenceRange::running(0).to_word());
         persistence.fence();
         epoch
     }

@@ -25,10 +25,16 @@
 //! [`LogError::Lost`]: an entry that it returns stands in the file. The answer for one log of a
 //! session holds for all of them, because a range that another log left to a later fence may be in
 //! the lost page.
+//!
+//! # Two mappings
+//!
+//! A body may be mapped twice ([`Body::distance`]), so that a stray store finds it read-only. All
+//! pointers of the writer are into the first mapping; a store adds the distance at the very moment.
+//! What is read and flushed is the first mapping.
 
 mod segments;
 
-use crate::body::{Body, next_epoch};
+use crate::body::{Body, next_epoch, stored};
 use crate::entry_checksum::INLINE_DATA_LEN;
 use crate::line::{EntryLine, HEADER_WORDS, LINE_LEN, LINE_WORDS, word};
 use crate::log_error::LogError;
@@ -51,6 +57,8 @@ pub struct LogWriter {
     /// End of the room for entries in the current segment: one entry without data (a jump) before
     /// the area's end.
     end: *mut u8,
+    /// Of the body that the cursor is in.
+    distance: usize,
     tail: *const AtomicU64,
     last: *const AtomicU64,
     seed: u64,
@@ -94,8 +102,8 @@ impl LogWriter {
     /// its range is not "running", or it holds entries of an unfinished transaction.
     ///
     /// # Safety
-    /// `head` and every body that `source` gives are mapped for writing for as long as the writer
-    /// lives, and no other thread writes to them.
+    /// `head` and every body that `source` gives are mapped for writing (where their stores go) for
+    /// as long as the writer lives, and no other thread writes to them.
     pub unsafe fn attach(
         head: Body,
         persistence: Persistence,
@@ -124,6 +132,7 @@ impl LogWriter {
         let mut writer = Self {
             cursor: core::ptr::null_mut(),
             end: core::ptr::null_mut(),
+            distance: head.distance,
             tail,
             last,
             seed: entry_seed(header.log_id, lines.epoch),
@@ -134,7 +143,7 @@ impl LogWriter {
             persistence,
             segment: 0,
             header,
-            head: Body { ptr: head.ptr, len: ENTRIES_OFFSET + header.capacity },
+            head: Body { len: ENTRIES_OFFSET + header.capacity, ..head },
             further: Vec::new(),
             lost: source.lost(),
             source,
@@ -208,10 +217,17 @@ impl LogWriter {
             self.cursor = self.head.ptr.add(start as usize);
             self.end = self.cursor.add((half_len - entry_size(0)) as usize);
         }
+        self.distance = self.head.distance;
         self.count = TailWord { base: self.base(), entries: 0 }.to_word();
         self.unfenced = 0;
         self.entries_checksum = 0;
         self.segment = 0;
+    }
+
+    /// Where a word of the head is stored.
+    #[inline(always)]
+    fn stored(&self, word: *const AtomicU64) -> *const AtomicU64 {
+        stored(word.cast_mut().cast(), self.head.distance).cast()
     }
 
     #[inline]
@@ -297,7 +313,7 @@ impl LogWriter {
         self.count -= 1 << 32;
         self.cursor = self.cursor.wrapping_sub(total);
         // SAFETY: the head is mapped as long as the writer lives.
-        unsafe { (*self.tail).store(self.count, Ordering::Relaxed) };
+        unsafe { (*self.stored(self.tail)).store(self.count, Ordering::Relaxed) };
         LogError::Lost
     }
 
@@ -379,8 +395,8 @@ impl LogWriter {
             let place = self.cursor;
             self.cursor = place.add(total);
             cenote_sys::cpu::compiler_barrier();
-            (*self.last).store(place as u64, Ordering::Relaxed);
-            (*self.tail).store(self.count, Ordering::Relaxed);
+            (*self.stored(self.last)).store(place as u64, Ordering::Relaxed);
+            (*self.stored(self.tail)).store(self.count, Ordering::Relaxed);
             // The caller's stores to what the entry covers come after the entry counts.
             cenote_sys::cpu::compiler_barrier();
             place.add(ENTRY_HEADER_SIZE as usize)
@@ -419,7 +435,8 @@ impl LogWriter {
                 self.seed,
                 &line.words.as_bytes()[8..ENTRY_HEADER_SIZE as usize + data_len],
             );
-            self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
+            let to = stored(self.cursor, self.distance);
+            self.persistence.stream(to, line.words.as_ptr().cast(), LINE_LEN);
         }
         line.words[0]
     }
@@ -441,7 +458,8 @@ impl LogWriter {
         // SAFETY: all parts lie in `total` bytes at the cursor, and in the data.
         unsafe {
             let from = data.add(INLINE_DATA_LEN);
-            let to = self.cursor.add(LINE_LEN);
+            let first = stored(self.cursor, self.distance);
+            let to = first.add(LINE_LEN);
             let (rest, room) = (data_len - INLINE_DATA_LEN, total - LINE_LEN);
             let whole = rest / LINE_LEN * LINE_LEN;
             self.persistence.stream(to, from, whole);
@@ -462,7 +480,7 @@ impl LogWriter {
             line.words[0] = sum;
             let inline = line.words.as_mut_ptr().add(HEADER_WORDS).cast::<u8>();
             inline.copy_from_nonoverlapping(data, INLINE_DATA_LEN);
-            self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
+            self.persistence.stream(first, line.words.as_ptr().cast(), LINE_LEN);
             line.words[0]
         }
     }
@@ -515,7 +533,7 @@ impl LogWriter {
     fn store_range(&mut self, range: SequenceRange) {
         cenote_sys::cpu::compiler_barrier();
         // SAFETY: the head is mapped as long as the writer lives.
-        unsafe { self.head.range() }.store(range.to_word(), Ordering::Release);
+        unsafe { self.head.stored().range() }.store(range.to_word(), Ordering::Release);
         cenote_sys::cpu::compiler_barrier();
         self.range_unflushed = self.persistence.is_power();
     }

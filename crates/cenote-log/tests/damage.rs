@@ -408,11 +408,9 @@ fn bytes_that_look_like_entries_everywhere_are_refused_in_time() {
     const LEN: usize = 16 << 20;
     let mut memory = vec![0u64; LEN / 8 + 8];
     let offset = memory.as_ptr().align_offset(64);
-    let body = cenote_log::Body {
-        // SAFETY: inside the vector, which no other code uses.
-        ptr: unsafe { memory.as_mut_ptr().add(offset).cast() },
-        len: LEN as u64,
-    };
+    // SAFETY: inside the vector, which no other code uses.
+    let ptr = unsafe { memory.as_mut_ptr().add(offset).cast() };
+    let body = cenote_log::Body::new(ptr, LEN as u64);
     let size = 1 << 20 | 1u64; // also an index: above the missing one
     let base = size as u32 - 1;
     // SAFETY: the body is memory of ours.

@@ -241,6 +241,14 @@ pub enum Bug {
     GuardPagesOpen,
     /// A heap does not note what it stores through another mapping of a pool in shadowed mode.
     ShadowedStoreNotNoted,
+    /// Logs of a session stay writable at their addresses.
+    LogsOpen,
+    /// Metadata of a traced heap stay writable at the pool's address.
+    TracedOpen,
+    /// An allocation marks its block at the pool's address.
+    MarkStoredOpenly,
+    /// An abort puts a root back at the pool's address.
+    RootRestoredOpenly,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.

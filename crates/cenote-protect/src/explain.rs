@@ -57,8 +57,8 @@ pub fn explain(address: usize) -> Option<Explained> {
     narrowest.map(Explained::new)
 }
 
-/// From now on a stray store into metadata, and a stray access to a guard page, is told of on
-/// standard error, before the process ends.
+/// From now on a stray store into metadata or a log, and a stray access to a guard page, is told of
+/// on standard error, before the process ends.
 ///
 /// # Errors
 /// The handler of faults cannot be installed.
@@ -87,6 +87,7 @@ fn tell(address: usize) {
     let Some(found) = explain(address) else { return };
     let what = match found.kind {
         RangeKind::Metadata if fault::is_store() => "metadata",
+        RangeKind::Log if fault::is_store() => "a log",
         RangeKind::Guard => "a guard page beside metadata",
         _ => return,
     };

@@ -73,6 +73,8 @@ pub struct Guards {
     protection: Protection,
     /// With [`Protection::Keys`].
     key: Option<Key>,
+    /// What ranges are for.
+    kind: RangeKind,
     /// What explanations name: `pool "x"`.
     what: String,
     /// Guard pages keep their access.
@@ -110,9 +112,15 @@ impl Guards {
     /// Without ranges yet. `what` as in [`Owner::new`].
     #[must_use]
     pub fn new(protection: Protection, what: &str) -> Self {
+        Self::of(RangeKind::Metadata, protection, what)
+    }
+
+    /// The same for ranges of another kind.
+    #[must_use]
+    pub fn of(kind: RangeKind, protection: Protection, what: &str) -> Self {
         let key = if protection == Protection::Keys { Key::of_process() } else { None };
         let (what, token) = (what.to_owned(), fork_guard::token());
-        Self { protection, key, what, leaves_open: false, token, state: Mutex::default() }
+        Self { protection, key, kind, what, leaves_open: false, token, state: Mutex::default() }
     }
 
     /// The same, and guard pages keep their access: where other code reads the whole memory at its
@@ -155,7 +163,7 @@ impl Guards {
         }
         let distance = second.as_ref().map_or(0, SecondMapping::distance);
         let whole = Whole::new(Right::Write);
-        let owner = Owner::new(range, RangeKind::Metadata, &self.what, whole);
+        let owner = Owner::new(range, self.kind, &self.what, whole);
         let guarded = Guarded { owner, _second: second };
         let mut state = self.state();
         if state.inside == 0 && !planted(Bug::GuardsOpen) {

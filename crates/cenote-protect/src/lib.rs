@@ -22,6 +22,8 @@
 //! it | the end of the mapping | a stray store: nothing may write there |
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \
 //! stray store, which would damage the heap |
+//! | `Log` | a session, for its logs and its log space | the close of the store | a stray store, \
+//! which would damage what undoes transactions |
 //! | `Guard` | the same heap, on both sides of such ranges | the close of the pool | a stray load \
 //! or store: a program ran over the end of its data |
 //!
@@ -56,6 +58,7 @@
 pub mod dirty_bitmap;
 mod explain;
 mod guards;
+mod hidden;
 mod lock;
 mod owner;
 mod right;
@@ -65,6 +68,7 @@ mod tracked;
 
 pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};
+pub use hidden::{HiddenRange, HiddenWindow};
 pub use owner::{Owner, Rights, Whole};
 pub use right::Right;
 pub use store_notes::StoreNotes;

@@ -44,13 +44,22 @@ pub enum RangeKind {
     Metadata = 5,
     /// A page beside such a range, which nothing uses.
     Guard = 6,
+    /// It is a log of transactions, or says where logs are.
+    Log = 7,
 }
 
 impl RangeKind {
     fn of(code: u8) -> Option<Self> {
-        [Self::Tracked, Self::Sealed, Self::Pending, Self::ReadOnly, Self::Metadata, Self::Guard]
-            .into_iter()
-            .find(|kind| *kind as u8 == code)
+        const ALL: [RangeKind; 7] = [
+            RangeKind::Tracked,
+            RangeKind::Sealed,
+            RangeKind::Pending,
+            RangeKind::ReadOnly,
+            RangeKind::Metadata,
+            RangeKind::Guard,
+            RangeKind::Log,
+        ];
+        ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

@@ -150,6 +150,8 @@ impl Drop for Inner {
         }
         control.registration = None; // waits for resolvers that are running
         self.parts.stop(forked);
+        // Before their mappings.
+        control.logs.guards = None;
         let all = || control.puddles.values().chain(&control.graveyard);
         if !forked {
             // Before their addresses can be another store's.

@@ -59,7 +59,7 @@ mod access;
 mod table;
 
 pub use crate::revocations::note_revocation;
-use crate::{fork_guard, peek};
+use crate::{fork_guard, peek, second_mapping};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -314,7 +314,8 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         let peeks =
             may_give_up(signal, (*info).si_code) && peek::is_at(context, addr) && is_ours(addr);
         note_access(context, peeks, signal == libc::SIGBUS);
-        let resolved = may_give_up(signal, (*info).si_code) && resolve(addr);
+        let resolved = may_give_up(signal, (*info).si_code)
+            && (resolve(addr) || signal == libc::SIGBUS && resolve_second(addr));
         *errno = saved;
         if !(resolved || peeks && peek::give_up(context)) {
             if signal == libc::SIGSEGV && is_resolvable(signal, (*info).si_code) {
@@ -459,6 +460,14 @@ fn resolve(addr: usize) -> bool {
             return true;
         }
     }
+}
+
+/// A bus error in a second mapping: it is resolved in the first one, and the second shows the same
+/// again. By a thread that uses the second one.
+fn resolve_second(addr: usize) -> bool {
+    let Some(first) = second_mapping::first_of(addr) else { return false };
+    // SAFETY: the fault is an access to the second mapping.
+    resolve(first) && unsafe { second_mapping::follow(first, addr) }
 }
 
 /// Does what would have happened without this module.

@@ -18,6 +18,13 @@
 //! word of memory leads to the second one but while it is used. The list of reservations does not
 //! have it either.
 //!
+//! # Pages that are lost
+//!
+//! A page of the file may be lost while it is mapped. A bus error in the second mapping is resolved
+//! as one in the first ([`first_of`]). What lies there then, the page or memory in its place, is
+//! mapped in the second one too ([`follow`]), so that both show the same again. The handler of
+//! faults finds the second mapping in a list of first mappings and distances (`SLOTS`).
+//!
 //! # Safety argument
 //!
 //! The place is reserved first, where nothing lies; the second mapping replaces the reservation.
@@ -27,10 +34,14 @@ use crate::fork_guard;
 use crate::mappings;
 use crate::memory;
 use crate::process;
+use crate::process_lock::ProcessLock;
+use crate::slots::{CHUNK, SlotList};
 use core::ops::Range;
 use core::ptr;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::io;
+use std::sync::Arc;
 
 /// Where second mappings lie.
 pub const PLACES: Range<usize> = 0x5800_0000_0000..0x7000_0000_0000;
@@ -41,12 +52,196 @@ const MAPPINGS: u64 = 5;
 /// How often another place is tried: a second mapping may lie there.
 const TRIES: u32 = 16;
 
+/// How often a reader tries to copy a slot that changes.
+const READS: u32 = 100;
+
+/// A second mapping, for the handler of faults. Writers have the lock of [`FREE`].
+#[derive(Debug)]
+struct SecondSlot {
+    /// Odd while the fields change.
+    version: AtomicU64,
+    /// Of the process that has it; 0: free.
+    token: AtomicU64,
+    first: AtomicUsize,
+    len: AtomicUsize,
+    distance: AtomicUsize,
+}
+
+impl SecondSlot {
+    const fn new() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            token: AtomicU64::new(0),
+            first: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            distance: AtomicUsize::new(0),
+        }
+    }
+
+    fn fill(&self, token: u64, first: usize, len: usize, distance: usize) {
+        // Odd already: a thread of the process that forked this one was here.
+        let version = self.version.load(Ordering::Relaxed) | 1;
+        self.version.store(version, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.token.store(token, Ordering::Relaxed);
+        self.first.store(first, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.distance.store(distance, Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Release);
+    }
+
+    /// The address in the first mapping, if `addr` is in this second one.
+    fn first_of(&self, token: u64, addr: usize) -> Option<usize> {
+        for _ in 0..READS {
+            let version = self.version.load(Ordering::Acquire);
+            let (first, len) =
+                (self.first.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+            let at = addr.wrapping_sub(self.distance.load(Ordering::Relaxed));
+            let is_own = self.token.load(Ordering::Relaxed) == token;
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
+                return (is_own && at.wrapping_sub(first) < len).then_some(at);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+}
+
+static SLOTS: SlotList<SecondSlot> = SlotList::new([const { SecondSlot::new() }; CHUNK]);
+
+/// Free slots, and the process whose they are: in a forked child, all are free.
+static FREE: ProcessLock<(u64, Vec<&'static SecondSlot>)> = ProcessLock::new((0, Vec::new()));
+
+/// A slot with these fields.
+fn listed(token: u64, first: usize, len: usize, distance: usize) -> &'static SecondSlot {
+    let mut free = FREE.lock();
+    if free.0 != token {
+        *free = (token, SLOTS.iter().collect());
+    }
+    let slot = free.1.pop().unwrap_or_else(|| {
+        let new = SLOTS.grow([const { SecondSlot::new() }; CHUNK]);
+        free.1.extend(&new[1..]);
+        &new[0]
+    });
+    slot.fill(token, first, len, distance);
+    slot
+}
+
+/// The address in the first mapping that an address in a second one of this process is the same
+/// byte as. Async-signal-safe.
+pub(crate) fn first_of(addr: usize) -> Option<usize> {
+    let token = fork_guard::current();
+    if token == 0 {
+        return None;
+    }
+    for slot in SLOTS.iter() {
+        if let Some(first) = slot.first_of(token, addr) {
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// Maps what lies at the page of `first` at that of `addr` too, where it is the second mapping's.
+/// Whether it is there. Async-signal-safe.
+///
+/// # Safety
+/// `first` is what [`first_of`] says of `addr`, and the calling thread is using the second mapping,
+/// so that it is there.
+pub(crate) unsafe fn follow(first: usize, addr: usize) -> bool {
+    let len = memory::page_bytes();
+    let (from, to) = (first & !(len - 1), addr & !(len - 1));
+    let old = ptr::without_provenance_mut(from);
+    let new = ptr::without_provenance_mut(to);
+    // SAFETY: the old mapping stays as it is (its length is given as 0); what is replaced is a page
+    // of the second mapping, by the page that it should show.
+    let mapped = unsafe { rustix::mm::mremap_fixed(old, 0, len, MremapFlags::MAYMOVE, new) };
+    mappings::made();
+    // SAFETY: mapped just now, for those who use the second mapping.
+    mapped.is_ok()
+        && unsafe {
+            memory::leave_out_of_children(to, len).is_ok()
+                && memory::protect(to, len, Some(memory::Access::ReadWrite)).is_ok()
+        }
+}
+
+/// A reserved range at an address by chance, for second mappings of what lies in one window: all at
+/// one distance from it. Its pages have no access where nothing is mapped. It costs address space.
+#[derive(Debug)]
+pub struct SecondWindow {
+    first: usize,
+    len: usize,
+    distance: usize,
+    token: u64,
+}
+
+impl SecondWindow {
+    /// For a window, whole pages, in which so many `ranges` are to be mapped twice.
+    ///
+    /// # Errors
+    /// What the kernel says; there is no room for so many addresses, or mappings.
+    pub fn new(window: Range<usize>, ranges: u64) -> io::Result<Arc<Self>> {
+        if cfg!(miri) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        mappings::room(MAPPINGS.saturating_mul(ranges.saturating_add(1)))?;
+        let (first, len, token) = (window.start, window.len(), fork_guard::token());
+        let place = reserve(first, len)?;
+        mappings::made();
+        Ok(Arc::new(Self { first, len, distance: place.wrapping_sub(first), token }))
+    }
+
+    /// What is to be added to an address of the window, wrapping around, where it is mapped twice.
+    #[must_use]
+    pub const fn distance(&self) -> usize {
+        self.distance
+    }
+
+    /// Maps `len` bytes at `first` a second time, whole pages of the window.
+    ///
+    /// # Errors
+    /// As [`SecondMapping::new`]; the range does not lie in the window.
+    ///
+    /// # Safety
+    /// As [`SecondMapping::new`]; no part of it is mapped twice already.
+    pub unsafe fn map(self: &Arc<Self>, first: usize, len: usize) -> io::Result<SecondMapping> {
+        let at = first.checked_sub(self.first).and_then(|at| at.checked_add(len));
+        if at.is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        mappings::room(MAPPINGS)?;
+        // SAFETY: handed on to the caller; the place is in our reservation, where nothing is.
+        unsafe { SecondMapping::map(first, len, self.distance, Some(Arc::clone(self))) }
+    }
+}
+
+impl Drop for SecondWindow {
+    fn drop(&mut self) {
+        // A child may have something else there.
+        if fork_guard::is_current(self.token) {
+            give_up(self.first.wrapping_add(self.distance), self.len);
+        }
+    }
+}
+
+/// Gives back what [`reserve`] gave.
+fn give_up(place: usize, len: usize) {
+    let page = memory::page_bytes();
+    // SAFETY: the callers' own, with its two pages without access.
+    let _ =
+        unsafe { rustix::mm::munmap(ptr::without_provenance_mut(place - page), len + 2 * page) };
+}
+
 /// See the module.
 pub struct SecondMapping {
     first: usize,
     len: usize,
     distance: usize,
     token: u64,
+    slot: &'static SecondSlot,
+    /// That it lies in, if it has no reservation of its own.
+    window: Option<Arc<SecondWindow>>,
 }
 
 impl core::fmt::Debug for SecondMapping {
@@ -68,14 +263,27 @@ impl SecondMapping {
         if cfg!(miri) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let token = fork_guard::token();
         mappings::room(MAPPINGS)?;
         let place = reserve(first, len)?;
+        // SAFETY: handed on to the caller; the place is reserved.
+        unsafe { Self::map(first, len, place.wrapping_sub(first), None) }
+    }
+
+    /// # Safety
+    /// As `new`; at that distance is a reservation, which the result may replace.
+    unsafe fn map(
+        first: usize,
+        len: usize,
+        distance: usize,
+        window: Option<Arc<SecondWindow>>,
+    ) -> io::Result<Self> {
+        let (token, place) = (fork_guard::token(), first.wrapping_add(distance));
         let (from, to) = (ptr::without_provenance_mut(first), ptr::without_provenance_mut(place));
         // SAFETY: the old mapping stays as it is (its length is given as 0), and what is replaced
         // is our reservation.
         let mapped = unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) };
-        let second = Self { first, len, distance: place.wrapping_sub(first), token };
+        let slot = listed(token, first, len, distance);
+        let second = Self { first, len, distance, token, slot, window };
         mappings::made();
         mappings::made();
         // SAFETY: mapped just now.
@@ -107,12 +315,16 @@ impl Drop for SecondMapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else there.
         if fork_guard::is_current(self.token) {
-            let page = memory::page_bytes();
-            let start = self.first.wrapping_add(self.distance) - page;
-            // SAFETY: the value's own, with its two pages without access.
-            let _ = unsafe {
-                rustix::mm::munmap(ptr::without_provenance_mut(start), self.len + 2 * page)
-            };
+            let mut free = FREE.lock();
+            self.slot.fill(0, 0, 0, 0);
+            free.1.push(self.slot);
+            drop(free);
+            let place = self.first.wrapping_add(self.distance);
+            match self.window {
+                None => give_up(place, self.len),
+                // SAFETY: the value's own.
+                Some(_) => drop(unsafe { memory::unmap_to_reserved(place, self.len) }),
+            }
         }
     }
 }
@@ -192,6 +404,67 @@ mod tests {
         unsafe { to.write_volatile(9) };
         // SAFETY: inside the first one.
         assert_eq!(unsafe { region.as_ptr().cast::<u64>().read_volatile() }, 9);
+    }
+
+    /// What lies in the place of a page that is lost: as a store does it.
+    fn stand_in(_: *const (), addr: usize) -> bool {
+        let page = addr & !4095;
+        // SAFETY: a page of a mapping of the test's, of a file that is too short.
+        unsafe { memory::map_anonymous_shared(page, 4096) }.is_ok()
+    }
+
+    #[test]
+    fn a_page_that_is_lost_is_resolved_in_the_first_mapping_and_both_show_the_same() {
+        let file = nameless_file("lost").expect("a file");
+        file.set_len(3 * 4096).expect("its length");
+        // SAFETY: nothing else has the file.
+        let region = unsafe { whole_file(file.as_fd(), 3 * 4096) }.expect("mapped");
+        let first = region.as_ptr().expose_provenance();
+        // SAFETY: a shared mapping of one file.
+        let second = unsafe { SecondMapping::new(first, 3 * 4096) }.expect("mapped twice");
+        // SAFETY: the resolver maps, in memory of the test's.
+        let registered = unsafe { crate::fault::register(first, 3 * 4096, stand_in, ptr::null()) };
+        let _registered = registered.expect("registered");
+        file.set_len(4096).expect("cut short");
+        for page in [1, 2] {
+            let here = ptr::with_exposed_provenance_mut::<u64>(first + page * 4096 + 16);
+            let there = here.map_addr(|addr| addr.wrapping_add(second.distance()));
+            let there = ptr::with_exposed_provenance_mut::<u64>(there.addr());
+            // SAFETY: words of both mappings.
+            unsafe {
+                there.write_volatile(7 + page as u64);
+                assert_eq!(here.read_volatile(), 7 + page as u64);
+                here.write_volatile(1);
+                assert_eq!(there.read_volatile(), 1);
+            }
+        }
+        assert_eq!(file.metadata().expect("its length").len(), 4096);
+    }
+
+    #[test]
+    fn a_window_has_one_distance_and_ranges_of_it_come_and_go() {
+        let region = shared(8);
+        let first = region.as_ptr().expose_provenance();
+        let window = SecondWindow::new(first..first + 8 * 4096, 2).expect("reserved");
+        for _ in 0..2 {
+            // SAFETY: shared mappings of one file; two parts of it.
+            let (low, high) = unsafe {
+                let low = window.map(first, 4096).expect("mapped twice");
+                (low, window.map(first + 4 * 4096, 2 * 4096).expect("mapped twice"))
+            };
+            assert_eq!((low.distance(), high.distance()), (window.distance(), window.distance()));
+            let at = (first + 5 * 4096).wrapping_add(window.distance());
+            // SAFETY: inside the second mapping, and the first one.
+            unsafe {
+                ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(5);
+                let here = ptr::with_exposed_provenance::<u64>(first + 5 * 4096);
+                assert_eq!(here.read_volatile(), 5);
+            }
+            drop((low, high));
+            assert!(crate::bytes::copy_by_kernel(at, &mut [0; 8]).is_err(), "reserved again");
+        }
+        // SAFETY: refused.
+        assert!(unsafe { window.map(first + 7 * 4096, 2 * 4096) }.is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! the transaction *stays in its log*: nothing is put back, no mark changes, no block is given
 //! back, and the range does not move on. The next opener decides by what the file has.
 
-use crate::context::TxContext;
+use crate::context::{StoredAt, TxContext};
 use crate::marks::{clear_marks, release, settle};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::bytes::load_word;
@@ -71,11 +71,22 @@ fn put_back(context: &TxContext) {
             if context.writer.is_lost() && !planted(Bug::LostLogRestored) {
                 return;
             }
-            // SAFETY: the range is writable until the transaction ends, and `part` holds its bytes.
-            unsafe { store(&part, (range.start as usize + at) as *mut u8, count) };
+            let to = context.stored(range.start).wrapping_add(at);
+            // SAFETY: the range is writable there until the transaction ends, and `part` holds its
+            // bytes.
+            unsafe { store(&part, to as *mut u8, count) };
         }
         // SAFETY: as above.
         unsafe { context.persistence.flush(range.start as *const u8, len) };
+    }
+}
+
+impl TxContext {
+    /// Where the byte at `addr`, of a logged range, is stored.
+    fn stored(&self, addr: u64) -> usize {
+        let holds = |of: &&StoredAt| (of.start..of.end).contains(&addr);
+        let found = self.stored_at.iter().find(holds).filter(|_| !planted(Bug::RootRestoredOpenly));
+        (addr as usize).wrapping_add(found.map_or(0, |of| of.distance))
     }
 }
 

@@ -78,6 +78,14 @@ pub(crate) struct Redo {
     pub(crate) at: usize,
 }
 
+/// A range that is stored elsewhere than it is read: by [`crate::Transaction::add_stored_at`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredAt {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) distance: usize,
+}
+
 /// Old contents of process memory, put back by abort.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Volatile {
@@ -99,6 +107,8 @@ pub struct TxContext {
     pub(crate) group: Arc<LogGroup>,
     pub(crate) ranges: RangeSet,
     pub(crate) redo: Vec<Redo>,
+    /// Of logged ranges those that are stored elsewhere.
+    pub(crate) stored_at: Vec<StoredAt>,
     /// The bytes that `redo` is going to write.
     pub(crate) pending: RangeSet,
     pub(crate) volatile: Vec<Volatile>,
@@ -134,6 +144,7 @@ impl TxContext {
             group,
             ranges: RangeSet::default(),
             redo: Vec::new(),
+            stored_at: Vec::new(),
             pending: RangeSet::default(),
             volatile: Vec::new(),
             buffer: Vec::new(),
@@ -180,6 +191,7 @@ impl TxContext {
             self.freed.clear();
             self.freed_at.clear();
         }
+        self.stored_at.clear();
         self.volatile.clear();
         self.buffer.clear();
         self.allocated.clear();

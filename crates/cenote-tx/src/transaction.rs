@@ -11,7 +11,7 @@
 
 use crate::abort::abort;
 use crate::commit::{commit_logged, refuse_lost};
-use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
+use crate::context::{HeapBlock, Redo, StoredAt, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap, Taking};
@@ -98,6 +98,30 @@ impl<'c> Transaction<'c> {
             self.fence()?;
         }
         Ok(())
+    }
+
+    /// As [`Transaction::add`] of a range that is read at `ptr` and stored at `distance` from
+    /// there: a guarded root ([`Heap::root_distance`]).
+    ///
+    /// # Errors
+    /// As [`Transaction::add`].
+    ///
+    /// # Safety
+    /// As [`Transaction::add`]; `len` bytes at that distance are the same memory, and stay so until
+    /// the transaction ends. Where it is not 0, stores go there alone.
+    pub unsafe fn add_stored_at(
+        &mut self,
+        ptr: *const u8,
+        len: usize,
+        distance: usize,
+    ) -> Result<(), TxError> {
+        if distance != 0 {
+            let start = ptr as u64;
+            let end = start.saturating_add(len as u64);
+            self.context.stored_at.push(StoredAt { start, end, distance });
+        }
+        // SAFETY: passed on.
+        unsafe { self.add(ptr, len) }
     }
 
     /// As [`Transaction::add`] for several ranges, with one fence for all.

@@ -51,6 +51,7 @@ mod silence;
 mod soundness;
 mod sources;
 mod store;
+mod stray;
 mod support;
 mod threads;
 mod torn;

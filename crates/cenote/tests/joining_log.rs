@@ -67,6 +67,9 @@ impl Heap for Interrupting<'_> {
     fn root_slot(&self, index: u16) -> std::result::Result<NonNull<RootSlot>, RootError> {
         self.heap.root_slot(index)
     }
+    fn root_distance(&self) -> usize {
+        self.heap.root_distance()
+    }
     fn set_root(
         &self,
         index: u16,

@@ -76,7 +76,7 @@ impl Image {
     fn body(&mut self, record: &PuddleRecord) -> Body {
         let skip = (header_space(record.size) as usize).min(self.len);
         let len = (self.len - skip) as u64;
-        Body { ptr: self.lines.as_mut_ptr().cast::<u8>().wrapping_add(skip), len }
+        Body::new(self.lines.as_mut_ptr().cast::<u8>().wrapping_add(skip), len)
     }
 }
 

@@ -25,6 +25,7 @@ use crate::error::{AllocError, FreeError};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -104,7 +105,10 @@ impl<G: Backing> TracedHeap<G> {
         let chosen = Chosen { heap: self, entry, type_id, class };
         let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };
         core::mem::forget(chosen);
-        mark.store(taking as u8, Ordering::Release);
+        if planted(Bug::MarkStoredOpenly) {
+            mark.store(taking as u8, Ordering::Release);
+        }
+        self.at_store(mark).store(taking as u8, Ordering::Release);
         Ok(block)
     }
 
@@ -206,7 +210,10 @@ impl<G: Backing> TracedHeap<G> {
     fn free_fast(&self, addr: u64, from: u8) -> bool {
         let Some((mark, bin)) = self.hot(addr) else { return false };
         // SAFETY: a bin of this thread's cache, which lives as long; no other thread uses it.
-        unsafe { (*bin).push_if(BinEntry { addr, mark }, || change(mark, from, self.cached)) }
+        unsafe {
+            (*bin)
+                .push_if(BinEntry { addr, mark }, || change(self.at_store(mark), from, self.cached))
+        }
     }
 
     /// The mark of the small block that begins at `addr`, and this thread's bin for it: if it has
@@ -273,7 +280,7 @@ impl<G: Backing> TracedHeap<G> {
         if is_out_of_use(line) {
             return Err(FreeError::Damaged { addr });
         }
-        if !change(mark, from, self.cached) {
+        if !change(self.at_store(mark), from, self.cached) {
             return Err(FreeError::NotAllocated { addr });
         }
         // SAFETY: the cache is this thread's; no reference into it is held across the spill.
@@ -296,7 +303,7 @@ impl<G: Backing> TracedHeap<G> {
     #[inline]
     pub(super) fn hold(&self, addr: u64) -> Result<(), FreeError> {
         match self.hot(addr) {
-            Some((mark, _)) if change(mark, mark::ALLOCATED, self.held) => Ok(()),
+            Some((mark, _)) if change(self.at_store(mark), mark::ALLOCATED, self.held) => Ok(()),
             _ => (self.slow.hold)(self, addr),
         }
     }
@@ -314,7 +321,7 @@ impl<G: Backing> TracedHeap<G> {
         let Some((line, _, _)) = puddle.line_at(addr) else {
             return Err(FreeError::NotInHeap { addr });
         };
-        match puddle.mark(line.geometry(), addr) {
+        match puddle.mark(line.geometry(), addr).map(|mark| self.at_store(mark)) {
             Some(_) if is_out_of_use(line) => Err(FreeError::Damaged { addr }),
             Some(mark)
                 if change(mark, mark::ALLOCATED, self.held)

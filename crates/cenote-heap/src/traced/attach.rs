@@ -213,7 +213,9 @@ impl<G: Backing> TracedHeap<G> {
             return Err(OpenError::AlreadyOpen);
         }
         // SAFETY: just mapped; it stays so as long as the backing lives, which the heap owns.
-        let puddle = Arc::new(unsafe { self.mapped(extent, ordinal) }?);
+        let mut puddle = unsafe { self.mapped(extent, ordinal) }?;
+        self.guard(&mut puddle)?;
+        let puddle = Arc::new(puddle);
         let session = self.members.as_ref().map(|members| members.session);
         let adopted = session.is_some_and(|session| session == puddle.session());
         let mut listed = Vec::new();

@@ -179,7 +179,7 @@ impl<G: Backing> TracedHeap<G> {
             // SAFETY: a mark of this heap, in the mapping; all accesses to marks in a running
             // process are atomic bytes, or words of them.
             let mark = unsafe { AtomicU8::from_ptr(mark.byte().as_ptr()) };
-            if block == addr && change(mark, from, self.held) {
+            if block == addr && change(self.at_store(mark), from, self.held) {
                 self.flush_marks(core::slice::from_ref(mark));
                 held.push(BlockInfo { addr, size, type_id });
             }

@@ -109,8 +109,8 @@ impl<G: Backing> TracedHeap<G> {
         let mark = &puddle.class_marks(number, 0)[0];
         let addr = puddle.address(number);
         let at = pointer_to(addr);
-        let block =
-            Block { addr: at, size: bytes, mark: mark_of(mark), type_id, has_ticket: false };
+        let logged = mark_of(puddle.read_at(mark));
+        let block = Block { addr: at, size: bytes, mark: logged, type_id, has_ticket: false };
         let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };
         core::mem::forget(run);
         if made {

@@ -39,6 +39,7 @@ mod damage;
 mod gate;
 mod geometry;
 mod grow;
+mod guarding;
 mod held;
 mod large;
 mod line;

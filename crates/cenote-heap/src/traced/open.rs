@@ -5,6 +5,7 @@
 //! and the store that commits.
 
 use super::cache::HeapCaches;
+use super::guarding;
 use super::members::{Locked, Members};
 use super::mutex::lock;
 use super::puddles::{Growth, Puddles};
@@ -22,6 +23,7 @@ use cenote_layout::heap::{RootEntry, RootSlot, mark};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
+use cenote_protect::HiddenWindow;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,6 +44,7 @@ impl<G: Backing> TracedHeap<G> {
         }
         let number = next_number();
         let root = extents[0];
+        let hidden = guarding::window(&backing, extents.len() as u64);
         let mut heap = Self {
             cached: mark::CACHED,
             held: mark::HELD,
@@ -58,6 +61,8 @@ impl<G: Backing> TracedHeap<G> {
             growth: Mutex::new(Growth::new(extents)),
             damage: Mutex::default(),
             trimming: Mutex::new(()),
+            distance: hidden.as_ref().map_or(0, HiddenWindow::distance),
+            hidden,
             slow: Slow {
                 alloc: Self::alloc_slow,
                 free: Self::free_slow,
@@ -160,7 +165,7 @@ impl<G: Backing> Heap for TracedHeap<G> {
         // accesses to marks in a running process are atomic bytes, or words of them.
         let mark = unsafe { AtomicU8::from_ptr(block.mark.byte().as_ptr()) };
         // One that its transaction has freed again is HELD, and stays so.
-        change(mark, mark::TAKEN, mark::ALLOCATED);
+        change(self.at_store(mark), mark::TAKEN, mark::ALLOCATED);
     }
 
     fn clear_mark(&self, block: &Block) {
@@ -198,6 +203,10 @@ impl<G: Backing> Heap for TracedHeap<G> {
 
     fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
         self.slot_of_root(index)
+    }
+
+    fn root_distance(&self) -> usize {
+        self.distance
     }
 
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {

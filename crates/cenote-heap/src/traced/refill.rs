@@ -38,6 +38,7 @@ use super::superblock::{PuddleHeap, clear, is_tiny_class};
 use crate::backing::Backing;
 use crate::class::{blocks_per_superblock, class_size, small_end};
 use crate::error::BackingError;
+use crate::stored::stored;
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, TINY_MARKS_SIZE, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
@@ -102,7 +103,7 @@ impl<G: Backing> TracedHeap<G> {
             // More was announced meanwhile: it stays listed.
             list::push(&self.lists()[bin.list as usize].head, puddle.reference(number), &line.next);
         }
-        set_current(bin, puddle.address(number), marks.as_ptr(), left);
+        set_current(bin, puddle.address(number), puddle.read_at(&marks[0]), left);
     }
 
     /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the
@@ -142,7 +143,7 @@ impl<G: Backing> TracedHeap<G> {
         line.publish(size);
         reach(Step::SetUp);
         anchor::leave(&line.anchor, anchor::FULL);
-        set_current(bin, puddle.address(number), marks.as_ptr(), left);
+        set_current(bin, puddle.address(number), puddle.read_at(&marks[0]), left);
         Ok(())
     }
 
@@ -219,10 +220,11 @@ impl<G: Backing> TracedHeap<G> {
                     while rest != 0 {
                         let index = w * 64 + rest.trailing_zeros() as usize;
                         rest &= rest - 1;
-                        // SAFETY: a mark of the current superblock, in the mapping.
+                        // SAFETY: a mark of the current superblock, where it is stored.
                         unsafe {
-                            (*bin.current.marks.add(index)).store(mark::FREE, Ordering::Release)
-                        };
+                            let mark = stored(bin.current.marks.add(index), self.distance);
+                            (*mark).store(mark::FREE, Ordering::Release);
+                        }
                     }
                 }
                 bin.current.left = 0;
@@ -424,8 +426,9 @@ impl<'a, G: Backing> Freed<'a, G> {
 
     #[inline(always)]
     fn free(&self, entry: BinEntry) {
-        // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
-        unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
+        // SAFETY: the mark of a block that a cache of this heap has, where it is stored.
+        let mark = unsafe { &*stored(entry.mark, self.heap.distance) };
+        mark.store(mark::FREE, Ordering::Release);
         reach(Step::BlockSpilled);
     }
 

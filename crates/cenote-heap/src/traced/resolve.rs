@@ -158,10 +158,11 @@ pub(crate) fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
     true
 }
 
-/// A mark as transactions log it: the aligned word that holds it, and its byte of that.
+/// A mark as transactions log it, by where it is read: the aligned word that holds it, and its byte
+/// of that.
 #[inline]
-pub(crate) fn mark_of(mark: &AtomicU8) -> Mark {
-    let pointer = mark.as_ptr();
+pub(crate) fn mark_of(mark: *const AtomicU8) -> Mark {
+    let pointer = mark.cast_mut();
     let word = pointer.map_addr(|addr| addr & !7).cast::<AtomicU64>();
     Mark {
         word: NonNull::new(word).unwrap_or(NonNull::dangling()),

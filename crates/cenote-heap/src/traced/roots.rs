@@ -33,7 +33,8 @@ impl<G: Backing> TracedHeap<G> {
         if !self.writable {
             return Err(RootError::ReadOnly);
         }
-        roots::write(index, self.slot_of_root(index)?, RootEntry { addr, type_id }, &self.backing)
+        let slot = (self.slot_of_root(index)?, self.distance);
+        roots::write_at(index, slot, RootEntry { addr, type_id }, &self.backing)
     }
 }
 

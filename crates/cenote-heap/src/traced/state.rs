@@ -15,6 +15,7 @@ use crate::exclusion::Exclusion;
 use crate::pool_backing::PoolBacking;
 use crate::report::Damage;
 use cenote_layout::heap::LIST_COUNT;
+use cenote_protect::HiddenWindow;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -34,7 +35,6 @@ pub(crate) fn next_number() -> u64 {
 /// (`Backing::sharing`).
 #[derive(Debug)]
 pub struct TracedHeap<G: Backing = PoolBacking> {
-    pub(crate) backing: G,
     /// Under this number threads find their caches. Recovery takes another one: then all caches
     /// are dead.
     pub(crate) number: AtomicU64,
@@ -63,7 +63,13 @@ pub struct TracedHeap<G: Backing = PoolBacking> {
     /// that is being trimmed for free. Before `growth`.
     pub(crate) trimming: Mutex<()>,
     pub(crate) reclaim: ReclaimSlot,
+    /// What is to be added to an address in metadata, for a store ([`crate::stored`]).
+    pub(crate) distance: usize,
+    /// Where metadata are mapped a second time, if they are.
+    pub(super) hidden: Option<HiddenWindow>,
     pub(crate) slow: Slow<Self>,
+    /// Last: puddles take their guards away while they are mapped.
+    pub(crate) backing: G,
 }
 
 impl<G: Backing> TracedHeap<G> {

@@ -46,6 +46,11 @@
 //! mark of a later life also sees that life's geometry, or a later one, when it reads it again. The
 //! 17 bits of generation come again after 131,072 takings; a reader would have to sleep through
 //! exactly so many.
+//!
+//! Metadata may be guarded: read-only at the pool's address, and mapped a second time
+//! ([`super::guarding`]). Lines and marks that a [`PuddleHeap`] gives out lie where they are
+//! stored, and nothing keeps them. What is kept is where they are read: in [`PuddleLines`], in
+//! caches, in a [`crate::Block`].
 
 use super::anchor;
 use super::geometry::Geometry;
@@ -53,12 +58,14 @@ use super::line::{BlockList, DescriptorLine, PuddleLines};
 use super::marks;
 use super::runs;
 use crate::class::blocks_per_superblock;
+use crate::stored::{read, stored};
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE,
     SWEEP_SIZE, SweepState, TINY_MARKS_SIZE, mark,
 };
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Step, reach};
+use cenote_protect::HiddenRange;
 use cenote_sys::peek;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -85,6 +92,10 @@ pub struct PuddleHeap {
     /// whose next writer will make them so, and where the state cannot be read
     /// ([`super::condemn`]).
     pub(crate) restores: bool,
+    /// What is to be added to an address in the metadata, for a store ([`crate::stored`]).
+    pub(crate) distance: usize,
+    /// The second mapping, if there is one.
+    pub(crate) guarded: Option<HiddenRange>,
     /// What `lines` points to in a pool that is open for reading only.
     _copy: Option<Box<[DescriptorLine]>>,
 }
@@ -141,6 +152,8 @@ impl PuddleHeap {
             adopted,
             writable,
             restores: false,
+            distance: 0,
+            guarded: None,
             _copy: copy,
         };
         puddle.restores = match puddle.sweep_state() {
@@ -172,16 +185,20 @@ impl PuddleHeap {
     /// Descriptor of the superblock at `addr`, its number, and the offset in it.
     #[inline]
     pub(crate) fn line_at(&self, addr: u64) -> Option<(&DescriptorLine, u32, u64)> {
-        // SAFETY: the place of `self`.
-        let (line, offset) = unsafe { self.place.line_at(addr) }?;
+        // SAFETY: the place of `self`, and where its lines are stored.
+        let (line, offset) = unsafe {
+            let (line, offset) = self.place.line_at(addr)?;
+            (&*stored(line, self.distance), offset)
+        };
         Some((line, (offset / SUPERBLOCK_SIZE) as u32, offset % SUPERBLOCK_SIZE))
     }
 
     /// Descriptor of a superblock.
     pub(crate) fn line(&self, number: u32) -> &DescriptorLine {
         assert!(number < self.count);
-        // SAFETY: there are `count` lines, and they live as long as `self`.
-        unsafe { &*self.place.lines.add(number as usize) }
+        // SAFETY: there are `count` lines, and they live as long as `self`, as their second mapping
+        // does.
+        unsafe { &*stored(self.place.lines.add(number as usize), self.distance) }
     }
 
     /// Address of a superblock.
@@ -195,8 +212,8 @@ impl PuddleHeap {
         (self.address(number) / SUPERBLOCK_SIZE) as u32
     }
 
-    /// The mark of the block that begins at `addr`, in a superblock of this geometry; see
-    /// [`PuddleLines::mark`].
+    /// The mark of the block that begins at `addr`, in a superblock of this geometry, where it is
+    /// read; see [`PuddleLines::mark`].
     #[inline]
     pub(crate) fn mark(&self, geometry: Geometry, addr: u64) -> Option<&AtomicU8> {
         let offset = addr.wrapping_sub(self.base);
@@ -228,6 +245,17 @@ impl PuddleHeap {
         Some(line.block_size())
     }
 
+    /// Where metadata are stored.
+    fn place_of<T>(&self, offset: u64) -> *const T {
+        stored(self.pointer(offset).as_ptr(), self.distance)
+    }
+
+    /// Where a mark is read that is stored there: what memory may keep.
+    #[inline]
+    pub(crate) fn read_at(&self, mark: &AtomicU8) -> *const AtomicU8 {
+        read(mark, self.distance)
+    }
+
     fn pointer<T>(&self, offset: u64) -> NonNull<T> {
         let pointer = with_exposed_provenance_mut::<T>((self.base + offset) as usize);
         debug_assert!(offset <= self.size && !pointer.is_null());
@@ -238,7 +266,7 @@ impl PuddleHeap {
     fn marks_from(&self, offset: u64, len: u64) -> &[AtomicU8] {
         // SAFETY: in the mapping by the geometry (the callers'), and every access to marks is
         // atomic.
-        unsafe { core::slice::from_raw_parts(self.pointer(offset).as_ptr(), len as usize) }
+        unsafe { core::slice::from_raw_parts(self.place_of(offset), len as usize) }
     }
 
     /// The marks of a superblock in the puddle's metadata.
@@ -341,7 +369,7 @@ impl PuddleHeap {
         line.checksum.store(new.checksum, Ordering::Release);
     }
 
-    /// Slot of a numbered root; only the root puddle has them.
+    /// Slot of a numbered root, where it is read; only the root puddle has them.
     pub(crate) fn root(&self, index: u16) -> Option<NonNull<RootSlot>> {
         (self.index == 0 && u64::from(index) < ROOT_COUNT).then(|| {
             self.pointer(self.layout.roots + u64::from(index) * size_of::<RootSlot>() as u64)
@@ -356,10 +384,7 @@ impl PuddleHeap {
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all
         // accesses are atomic.
         unsafe {
-            core::slice::from_raw_parts(
-                self.pointer(self.layout.lists).as_ptr(),
-                LIST_COUNT as usize,
-            )
+            core::slice::from_raw_parts(self.place_of(self.layout.lists), LIST_COUNT as usize)
         }
     }
 
@@ -384,10 +409,7 @@ impl PuddleHeap {
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all
         // accesses are atomic.
         (self.index == 0).then(|| unsafe {
-            core::slice::from_raw_parts(
-                self.pointer(self.layout.sweep).as_ptr(),
-                SWEEP_SIZE as usize / 8,
-            )
+            core::slice::from_raw_parts(self.place_of(self.layout.sweep), SWEEP_SIZE as usize / 8)
         })
     }
 
@@ -426,7 +448,7 @@ impl runs::Backing for PuddleHeap {
     fn hints(&self, word: u32) -> &AtomicU64 {
         assert!(word < self.count.div_ceil(64));
         // SAFETY: in the mapping by the geometry; all accesses are atomic.
-        unsafe { self.pointer::<AtomicU64>(self.layout.hints + u64::from(word) * 8).as_ref() }
+        unsafe { &*self.place_of(self.layout.hints + u64::from(word) * 8) }
     }
 
     fn len(&self) -> u32 {

@@ -37,14 +37,12 @@ impl LogWriter {
         }
         // SAFETY: the head is mapped as long as the writer lives; the body was checked.
         unsafe {
-            let overflow = self.head.overflow();
-            overflow.store(
-                TailWord { base: self.base(), entries: number }.to_word(),
-                Ordering::Release,
-            );
-            self.persistence.flush(core::ptr::from_ref(overflow).cast(), 8);
+            let word = TailWord { base: self.base(), entries: number }.to_word();
+            self.head.stored().overflow().store(word, Ordering::Release);
+            self.persistence.flush(core::ptr::from_ref(self.head.overflow()).cast(), 8);
             self.cursor = body.ptr.add(ENTRIES_OFFSET as usize);
             self.end = self.cursor.add(area);
+            self.distance = body.distance;
         }
         self.segment = number;
         Ok(())
@@ -60,6 +58,6 @@ impl LogWriter {
             check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
                 LogError::Grow(format!("segment {number} at {addr:#x}: {why}").into())
             })?;
-        Ok((addr, Body { ptr: body.ptr, len: ENTRIES_OFFSET + capacity }))
+        Ok((addr, Body { len: ENTRIES_OFFSET + capacity, ..body }))
     }
 }

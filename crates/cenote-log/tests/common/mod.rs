@@ -131,7 +131,7 @@ impl World {
     pub fn segment(&self, number: usize) -> Body {
         assert!(number < SEGMENTS);
         // SAFETY: inside the memory.
-        Body { ptr: unsafe { self.memory.add(number * SEGMENT) }, len: SEGMENT as u64 }
+        Body::new(unsafe { self.memory.add(number * SEGMENT) }, SEGMENT as u64)
     }
 
     pub fn head(&self) -> Body {

@@ -24,7 +24,7 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::notice::Watcher;
 use crate::kernel::puddles::puddle::{Puddle, file_name};
 use crate::kernel::puddles::verify::{of_file, verify_file};
-use crate::kernel::store::log_list::LogLease;
+use crate::kernel::store::log_list::{LogLease, SessionSpace};
 use crate::kernel::store::{Control, Inner, Store};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
@@ -38,8 +38,8 @@ use cenote_log::{Body, format_segment};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, MediumError, Operation};
 use cenote_sys::memory::{OwnedRegion, hidden};
-use core::mem::offset_of;
-use core::ptr::NonNull;
+use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 /// Bytes of a log space puddle: room for about a thousand segments.
@@ -155,7 +155,7 @@ impl Inner {
     ) -> Result<(u64, Body), StoreError> {
         let region = hidden(size as usize)
             .map_err(|error| MediumError::from_io(Operation::Map, "a log without a file", error))?;
-        let body = Body { ptr: region.as_ptr(), len: region.len() as u64 };
+        let body = Body::new(region.as_ptr(), region.len() as u64);
         // SAFETY: memory of ours, as long as the store is open, and no other code has its address.
         unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
         let addr = region.as_ptr().expose_provenance() as u64;
@@ -172,20 +172,20 @@ impl Inner {
         size: u64,
     ) -> Result<(u64, Body), StoreError> {
         self.ensure_log_space(control)?;
-        let Some((space, used)) = control.logs.space else {
+        let Some(space) = control.logs.space else {
             return Err(StoreError::ReadOnly { what: "run transactions" });
         };
         // SAFETY: puddles live until the store is dropped.
-        let space = unsafe { space.as_ref() };
-        if used >= capacity(space) {
-            return Err(StoreError::TooManyLogs { logs: used });
+        if space.used >= capacity(unsafe { space.puddle.as_ref() }) {
+            return Err(StoreError::TooManyLogs { logs: space.used });
         }
         let (record, new) = self.log_puddle(control, Role::Log, size)?;
         if new {
             self.commit_new_puddle(control, &record, &[])?;
         }
         let puddle = self.map_log_puddle(control, record)?;
-        let body = body_of(puddle);
+        let distance = self.guard_logs(control, puddle);
+        let body = Body { distance, ..body_of(puddle) };
         // SAFETY: mapped for writing just now, and no other code has the puddle.
         unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
         // No entry leads its reader to a log of which a page is lost already.
@@ -194,11 +194,11 @@ impl Inner {
         let entry = LogSpaceEntry::new(state, record.uuid, record.addr, log_id, u64::from(segment));
         // SAFETY: the log space is mapped for writing, the entry lies inside it (`used <
         // capacity`), and is written under the control lock only.
-        unsafe { self.write_entry(space, used, &entry) };
+        unsafe { self.write_entry(&space, &entry) };
         // An entry that went nowhere names no log.
         self.check_poisoned()?;
-        if let Some((_, used)) = &mut control.logs.space {
-            *used += 1;
+        if let Some(space) = &mut control.logs.space {
+            space.used += 1;
         }
         if segment == 0 {
             control.logs.heads.push(body);
@@ -224,26 +224,26 @@ impl Inner {
         self.check_poisoned()
     }
 
-    /// Writes one entry: all but `state`, durable; then `state`, which is durable with the next
-    /// fence.
+    /// Writes the next entry: all but `state`, durable; then `state`, which is durable with the
+    /// next fence.
     ///
     /// # Safety
     /// The log space is mapped for writing and has room for the entry; no other code writes to it.
-    unsafe fn write_entry(&self, space: &Puddle, index: u64, entry: &LogSpaceEntry) {
-        let at = LOG_SPACE_ENTRIES_OFFSET + index * size_of::<LogSpaceEntry>() as u64;
+    unsafe fn write_entry(&self, space: &SessionSpace, entry: &LogSpaceEntry) {
+        let at = LOG_SPACE_ENTRIES_OFFSET + space.used * size_of::<LogSpaceEntry>() as u64;
         let unnamed = LogSpaceEntry { state: 0, ..*entry };
         // SAFETY: the caller's promise; bodies begin at a page, so that the entry is one aligned
         // cache line.
         unsafe {
-            let target = (space.body_addr() + at) as *mut u8;
-            target
-                .copy_from_nonoverlapping(unnamed.as_bytes().as_ptr(), size_of::<LogSpaceEntry>());
-            self.persistence.persist(target, size_of::<LogSpaceEntry>());
-            let word = target
-                .add(offset_of!(LogSpaceEntry, state))
-                .cast::<core::sync::atomic::AtomicU64>();
-            (*word).store(entry.state, core::sync::atomic::Ordering::Release);
-            self.persistence.flush(word.cast(), 8);
+            let target = (space.puddle.as_ref().body_addr() + at) as usize;
+            let stored =
+                with_exposed_provenance_mut::<LogSpaceEntry>(target.wrapping_add(space.distance));
+            stored.write(unnamed);
+            let target = with_exposed_provenance::<LogSpaceEntry>(target);
+            self.persistence.persist(target.cast(), size_of::<LogSpaceEntry>());
+            let word = AtomicU64::from_ptr(&raw mut (*stored).state);
+            word.store(entry.state, Ordering::Release);
+            self.persistence.flush((&raw const (*target).state).cast(), 8);
         }
     }
 
@@ -264,7 +264,7 @@ impl Inner {
         };
         if self.is_client() {
             // The daemon has written the header, and named the client.
-            control.logs.space = Some((NonNull::from(puddle), 0));
+            self.have_log_space(control, puddle);
             return Ok(());
         }
         let header = space_header(control.client, capacity(puddle));
@@ -291,8 +291,15 @@ impl Inner {
         } else {
             self.commit(control, &[client])?;
         }
-        control.logs.space = Some((NonNull::from(puddle), 0));
+        self.have_log_space(control, puddle);
         Ok(())
+    }
+
+    /// The log space is written, and without entries.
+    fn have_log_space(&self, control: &mut Control, puddle: &Puddle) {
+        let distance = self.guard_logs(control, puddle);
+        let puddle = NonNull::from(puddle);
+        control.logs.space = Some(SessionSpace { puddle, used: 0, distance });
     }
 
     /// A puddle for logs: the smallest spare one that is large enough and sound, else a new one
@@ -386,5 +393,5 @@ pub(crate) fn capacity_of(body_len: u64) -> u64 {
 
 /// A log puddle's body as `cenote_log` wants it.
 pub(crate) fn body_of(puddle: &Puddle) -> Body {
-    Body { ptr: puddle.body_addr() as *mut u8, len: puddle.body_len() }
+    Body::new(puddle.body_addr() as *mut u8, puddle.body_len())
 }

@@ -16,11 +16,13 @@
 //! | `store/` | an open store: its state, and changes of the catalog |
 //! | `pools/` | pools, their leases, and new puddles |
 //! | `directory/` | a store's directory is formatted, and locked |
+//! | `log_guards` | stray stores do not reach them |
 //! | `logs` | logs of this session, and their log space |
 
 pub(crate) mod catalog;
 pub(crate) mod directory;
 pub(crate) mod interface;
+pub(crate) mod log_guards;
 pub(crate) mod logs;
 pub(crate) mod pools;
 pub(crate) mod puddles;

@@ -172,6 +172,10 @@ pub struct OpenOptions {
     /// Bytes of a log's first puddle; further ones are larger. A multiple of 4 KiB, at least 8
     /// KiB.
     pub log_puddle_size: u64,
+    /// Guard logs against stray stores of the program: they are read-only at their addresses, and
+    /// written through a second mapping. Costs a few mappings for each log, and an addition for
+    /// each store to one. The store of a daemon's client does the same.
+    pub guards: bool,
     /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these
     /// need not make files. 0: none. Never more than a sixteenth of what the disk has left,
     /// and given up before an operation fails for want of space. Those that are there are taken
@@ -216,6 +220,7 @@ impl Default for OpenOptions {
             journal: JournalPolicy::default(),
             durability: None,
             log_puddle_size: 256 << 10,
+            guards: true,
             spare_bytes_max: 32 << 20,
             hosting: None,
             journal_half_len: 4 << 20,

@@ -11,6 +11,7 @@ use crate::kernel::store::pool_core::{PoolCore, Sharing};
 use cenote_layout::catalog::{PoolMode, PoolRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_medium::{Durability, FileName, MediumError, MediumKind, Operation};
+use core::ops::Range;
 use std::sync::Arc;
 
 /// An open pool. Cloning is cheap; while a handle lives, the store is open.
@@ -230,6 +231,15 @@ impl PoolHandle {
 
     fn is_real(&self) -> bool {
         self.store.inner().info.kind != MediumKind::Simulated
+    }
+
+    /// The store's window, if metadata in the puddles are to be guarded by second mappings
+    /// ([`OpenOptions::guards`](crate::OpenOptions::guards)).
+    #[must_use]
+    pub fn guarded_window(&self) -> Option<Range<usize>> {
+        let inner = self.store.inner();
+        let (base, len) = (inner.window.base() as usize, inner.window.len() as usize);
+        (inner.options.guards && self.can_map_twice()).then(|| base..base + len)
     }
 
     /// The puddle of the pool in whose body the range lies.

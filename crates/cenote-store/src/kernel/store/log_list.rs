@@ -3,6 +3,7 @@
 use crate::kernel::puddles::puddle::Puddle;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_log::Body;
+use cenote_protect::Guards;
 use cenote_sys::memory::OwnedRegion;
 use core::ptr::NonNull;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,11 +46,22 @@ impl LogLease {
     }
 }
 
+/// The log space of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionSpace {
+    pub(crate) puddle: NonNull<Puddle>,
+    /// How many entries it has.
+    pub(crate) used: u64,
+    /// What is to be added to an address in it, wrapping around, for a store.
+    pub(crate) distance: usize,
+}
+
 /// What the session has of logs.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
-    /// The log space and how many entries it has.
-    pub(crate) space: Option<(NonNull<Puddle>, u64)>,
+    pub(crate) space: Option<SessionSpace>,
+    /// Of log space and logs; gone before their mappings.
+    pub(crate) guards: Option<Guards>,
     /// Given back.
     pub(crate) idle: Vec<LogLease>,
     /// Those of protected pools that were given back.

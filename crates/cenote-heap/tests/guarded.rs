@@ -1,0 +1,331 @@
+//! Metadata and roots of a traced heap are guarded against stray stores: in pools of a store, whose
+//! files can be mapped twice.
+
+use cenote_heap::{Backing, Heap, PoolBacking, Trace, TracedHeap};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::PoolMode;
+use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
+use cenote_layout::id::{TypeId, Uuid};
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::{Medium, MediumOptions, RealMedium};
+use cenote_protect::{RangeKind, explain};
+use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
+use cenote_sys::second_mapping::PLACES;
+use cenote_testkit::child::{ended, task, with_task};
+use cenote_testkit::directories::directory;
+use cenote_testkit::lost::everywhere;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::Arc;
+
+const SIGSEGV: i32 = 11;
+const PUDDLE: u64 = 1 << 20;
+const KIND: TypeId = TypeId(7);
+
+fn medium(path: &Path) -> Arc<dyn Medium> {
+    let options = MediumOptions { create: true, ..MediumOptions::default() };
+    Arc::new(RealMedium::open(path, &options).expect("a directory"))
+}
+
+/// A store with a pool, in which no heap is yet.
+fn make(path: &Path, mode: PoolMode) {
+    let uuid = Some(Uuid::from_random_bytes([7; 16]));
+    let window = FormatOptions { window_base: None, window_len: 1 << 30, uuid };
+    format(medium(path), &window).expect("formatted");
+    let pool = PoolOptions { puddle_size: PUDDLE, mode, ..PoolOptions::default() };
+    open(path, true).create_pool("x", &pool).expect("a pool");
+}
+
+fn open(path: &Path, guards: bool) -> Store {
+    Store::open(medium(path), OpenOptions { guards, ..OpenOptions::default() }).expect("a store").0
+}
+
+fn backing(store: &Store, access: Access) -> PoolBacking {
+    let pool = store.open_pool("x", access).expect("a pool");
+    // SAFETY: a second heap of the pool is refused, and no reference is given out.
+    unsafe { PoolBacking::of(pool) }
+}
+
+fn heap(store: &Store) -> TracedHeap {
+    TracedHeap::open(backing(store, Access::ReadWrite)).expect("a heap")
+}
+
+/// Blocks of all kinds: tiny, small, large; in several puddles.
+fn fill(heap: &TracedHeap) -> Vec<u64> {
+    let size = |i: u64| match i % 8 {
+        0 => 16,
+        1 => 24,
+        7 => 70_000,
+        _ => 3000,
+    };
+    (0..400).map(|i| heap.alloc(size(i), 16, KIND).expect("room").addr.as_ptr() as u64).collect()
+}
+
+fn count(heap: &TracedHeap) -> usize {
+    let report = heap.check(None).expect("a report");
+    assert!(report.damage.is_empty(), "{report:?}");
+    let mut blocks = 0;
+    heap.walk(&mut |_| blocks += 1).expect("walked");
+    blocks
+}
+
+/// The pages of all puddles' metadata.
+fn pages(store: &Store) -> Vec<usize> {
+    let mut pages = Vec::new();
+    for extent in backing(store, Access::ReadWrite).extents() {
+        let layout = HeapGeometry::new(extent.size, extent.index == 0).expect("a geometry");
+        let end = layout.first_usable * SUPERBLOCK_SIZE;
+        let offsets = (layout.descriptors..end).step_by(PAGE_SIZE as usize);
+        pages.extend(offsets.map(|offset| (extent.addr + offset) as usize));
+    }
+    pages
+}
+
+/// The rights of a page, as the kernel says.
+fn rights(page: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let number = |text: &str| usize::from_str_radix(text, 16).expect("an address");
+    let holds = |line: &&str| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        range.is_some_and(|(from, to)| (number(from)..number(to)).contains(&page))
+    };
+    maps.lines().find(holds).and_then(|line| line.split(' ').nth(1)).unwrap_or("none").to_owned()
+}
+
+#[test]
+fn all_pages_of_metadata_are_read_only_and_mapped_a_second_time_at_one_distance() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let mut distances = Vec::new();
+    for _ in 0..2 {
+        let store = open(&path, true);
+        let heap = heap(&store);
+        let blocks = fill(&heap);
+        // Looks at all puddles.
+        assert_eq!((count(&heap), heap.is_guarded()), (blocks.len(), true));
+        let pages = pages(&store);
+        assert!(backing(&store, Access::ReadWrite).extents().len() > 1);
+        for page in &pages {
+            let found = explain(*page).expect("explained");
+            assert_eq!((found.kind, found.what()), (RangeKind::Metadata, "pool `x`"), "{page:#x}");
+            assert_eq!(rights(*page), "r--s", "{page:#x}");
+            let others: Vec<usize> =
+                everywhere(*page).into_iter().filter(|other| other != page).collect();
+            assert_eq!(others, [page.wrapping_add(heap.root_distance())], "{page:#x}");
+            assert!(PLACES.contains(&others[0]));
+            assert_eq!(rights(others[0]), "rw-s");
+        }
+        distances.push(heap.root_distance());
+        heap.set_root(3, blocks[0], KIND).expect("a root");
+        assert_eq!(heap.root(3).expect("a root").addr, blocks[0]);
+        blocks.into_iter().for_each(|block| heap.free(block).expect("freed"));
+        assert_eq!(count(&heap), 0);
+        heap.trim().expect("trimmed");
+        drop(heap);
+        for page in &pages {
+            assert_eq!((explain(*page), rights(*page).as_str()), (None, "rw-s"), "{page:#x}");
+            assert_eq!(everywhere(*page), [*page]);
+        }
+    }
+    assert_ne!(distances[0], distances[1], "by chance");
+}
+
+#[test]
+fn a_heap_without_guards_and_one_with_them_take_turns() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let mut blocks = Vec::new();
+    for guards in [true, false, true, false] {
+        let store = open(&path, guards);
+        let heap = heap(&store);
+        assert_eq!(count(&heap), blocks.len());
+        blocks.drain(..).for_each(|block| heap.free(block).expect("freed"));
+        blocks = fill(&heap);
+        assert_eq!((heap.is_guarded(), heap.root_distance() != 0), (guards, guards));
+        assert_eq!(count(&heap), blocks.len());
+    }
+}
+
+#[test]
+fn what_cannot_be_guarded_works_without_guards() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Shadowed);
+    {
+        let store = open(&path, true);
+        let heap = heap(&store);
+        let blocks = fill(&heap).len();
+        assert_eq!((heap.is_guarded(), count(&heap)), (false, blocks));
+    }
+    let direct = dir.path().join("direct");
+    make(&direct, PoolMode::Direct);
+    let blocks = fill(&heap(&open(&direct, true))).len();
+    let store = open(&direct, true);
+    let read_only = TracedHeap::open(backing(&store, Access::ReadOnly)).expect("a heap");
+    assert_eq!((read_only.is_guarded(), count(&read_only)), (false, blocks));
+}
+
+/// Threads that allocate and free, each other's blocks too, and puddles that come meanwhile.
+#[test]
+fn threads_share_a_guarded_heap() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let store = open(&path, true);
+    let heap = heap(&store);
+    let (send, receive) = std::sync::mpsc::channel::<Vec<u64>>();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let (send, heap) = (send.clone(), &heap);
+            scope.spawn(move || (0..3).for_each(|_| send.send(fill(heap)).expect("heard")));
+        }
+        drop(send);
+        receive.iter().flatten().for_each(|block| heap.free(block).expect("freed"));
+    });
+    assert_eq!((count(&heap), heap.is_guarded()), (0, true));
+}
+
+/// Where a child stores: a place of each kind, in the root puddle or another one.
+fn place(store: &Store, number: usize) -> usize {
+    let extents = backing(store, Access::ReadWrite).extents();
+    let extent = extents[if number < 7 { 0 } else { extents.len() - 1 }];
+    let layout = HeapGeometry::new(extent.size, extent.index == 0).expect("a geometry");
+    let usable = layout.first_usable;
+    let offset = match number {
+        0 | 7 => layout.descriptors + usable * 64,
+        1 => layout.descriptors,
+        2 | 8 => layout.marks + usable * 1024,
+        3 => layout.tiny + usable * 4096,
+        4 | 9 => layout.hints,
+        5 => layout.roots + 9 * 16,
+        _ => layout.lists,
+    };
+    (extent.addr + offset) as usize
+}
+
+/// Not a test of its own: what a child process runs, which stores into metadata.
+#[test]
+fn child() {
+    let Some((task, path)) = task() else { return };
+    let (what, number) = task.split_once(' ').expect("two words");
+    plant(match what {
+        "open" => Bug::TracedOpen,
+        "mark" => Bug::MarkStoredOpenly,
+        _ => Bug::None,
+    });
+    let store = open(&path, true);
+    let heap = heap(&store);
+    heap.alloc(3000, 16, KIND).expect("room");
+    // Looks at all puddles.
+    count(&heap);
+    let at = place(&store, number.parse().expect("a number"));
+    let word = core::ptr::with_exposed_provenance_mut::<u64>(at);
+    // SAFETY: a word of mapped metadata; the store faults, or the heap is damaged, which the parent
+    // finds.
+    unsafe { word.write_volatile(0x55) }
+}
+
+/// A child that stores there: how it ended, and what it said.
+fn stray(path: &Path, what: &str, number: usize) -> (Option<i32>, String) {
+    let task = format!("{what} {number}");
+    let (status, said) = ended(&mut with_task("guarded::child", &task, path));
+    (status.signal(), said)
+}
+
+#[test]
+fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let blocks = {
+        let store = open(&path, true);
+        let heap = heap(&store);
+        let blocks = fill(&heap);
+        heap.set_root(9, blocks[0], KIND).expect("a root");
+        blocks
+    };
+    for number in 0..10 {
+        let (signal, said) = stray(&path, "none", number);
+        assert_eq!(signal, Some(SIGSEGV), "{number}: {said}");
+        assert!(said.contains("cenote: stray write at 0x"), "{said}");
+        assert!(said.contains("metadata of pool `x`"), "{said}");
+        let store = open(&path, number % 2 == 0);
+        let heap = heap(&store);
+        // Each child has one block of its own.
+        assert_eq!(count(&heap), blocks.len() + number + 1);
+        assert_eq!(heap.root(9).expect("a root").addr, blocks[0]);
+        assert!(blocks.iter().all(|block| heap.find(*block).is_ok()));
+    }
+}
+
+#[test]
+fn planted_metadata_that_stay_writable_are_found() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    drop(fill(&heap(&open(&path, true))));
+    // A root: the store goes through, and the process lives.
+    let (signal, said) = stray(&path, "open", 5);
+    assert_eq!(signal, None, "{said}");
+    assert!(heap(&open(&path, true)).root(9).is_err(), "the root is damaged");
+}
+
+#[test]
+fn a_planted_mark_that_is_stored_at_the_pools_address_is_found() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let (signal, said) = stray(&path, "mark", 5);
+    assert_eq!(signal, Some(SIGSEGV), "{said}");
+}
+
+/// Not a test of its own: a process that has no room for more mappings than its program needs.
+#[test]
+fn crowded() {
+    let Some((_, path)) = task() else { return };
+    let store = open(&path, true);
+    // All puddles are mapped.
+    let blocks = fill(&heap(&store));
+    cenote_sys::mappings::set_limit(16);
+    let heap = heap(&store);
+    assert_eq!((heap.is_guarded(), heap.root_distance()), (false, 0));
+    blocks.into_iter().for_each(|block| heap.free(block).expect("freed"));
+    assert_eq!(count(&heap), 0);
+    cenote_sys::mappings::set_limit(65_530);
+}
+
+#[test]
+fn a_heap_works_without_guards_where_the_program_needs_its_mappings() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let (status, said) = ended(&mut with_task("guarded::crowded", "-", &path));
+    assert!(status.success(), "{said}");
+}
+
+/// Nanoseconds of an allocation and a free of 64 bytes, optimised, with and without guards,
+/// alternating. `GUARDED_PAIRS` says how many.
+#[test]
+fn pairs_are_timed_with_and_without_guards() {
+    let pairs = std::env::var("GUARDED_PAIRS").ok().and_then(|text| text.parse().ok());
+    let pairs: u64 = pairs.unwrap_or(500);
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    for round in 0..7 {
+        for guards in [false, true] {
+            let store = open(&path, guards);
+            let heap = heap(&store);
+            heap.alloc(64, 16, KIND).expect("room");
+            let began = std::time::Instant::now();
+            for _ in 0..pairs {
+                let block = heap.alloc(64, 16, KIND).expect("room");
+                heap.free(block.addr.as_ptr() as u64).expect("freed");
+            }
+            let ns = began.elapsed().as_nanos() as f64 / pairs as f64;
+            println!("{round}: guards: {guards}, a pair: {ns:.2} ns");
+        }
+    }
+}
