@@ -136,8 +136,9 @@ impl<G: Backing> Heap for TracedHeap<G> {
     }
 
     fn find(&self, addr: u64) -> Result<Block, FreeError> {
+        // Where it is stored: a processor hands a store on to a load of the same address at once.
         if let Some((mark, bin)) = self.hot(addr)
-            && mark.load(Ordering::Acquire) == mark::ALLOCATED
+            && self.at_store(mark).load(Ordering::Acquire) == mark::ALLOCATED
         {
             // SAFETY: a bin of this thread's cache, for blocks of this superblock's type and class.
             let (type_id, size) = unsafe { ((*bin).type_id, u64::from((*bin).block_size)) };

@@ -5,8 +5,6 @@ use cenote::{Access, Error, Pool, Reader, Store};
 use cenote_layout::heap::HeapGeometry;
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
-use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,25 +18,30 @@ fn share(store: &Store) -> Pool {
 /// Ranges that are mapped from files of puddles of this length; `None`: of any other.
 fn mapped(len: Option<u64>, pool: u64) -> Vec<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
-    let of = |line: &str| {
-        let file = &line[line.find("/")?..];
-        let (from, to) = line.split(' ').next()?.split_once('-')?;
-        let (from, to) =
-            (usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?);
-        let is_puddle = file.contains("/puddles/");
-        let is_wanted = len.map_or((to - from) as u64 != pool, |len| (to - from) as u64 == len);
-        (is_puddle && is_wanted).then_some((from, to - from))
-    };
-    maps.lines().filter_map(of).collect()
+    let mut all: Vec<(&str, usize, usize)> = Vec::new();
+    for line in maps.lines() {
+        let Some(file) = line.find('/').map(|at| &line[at..]) else { continue };
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let (from, to) = range.expect("a range");
+        let number = |text: &str| usize::from_str_radix(text, 16).expect("an address");
+        let (from, to) = (number(from), number(to));
+        // Second mappings lie above all windows. Pages of one puddle have several rights.
+        match all.last_mut().filter(|last| (last.0, last.2) == (file, from)) {
+            Some(last) => last.2 = to,
+            None if file.contains("/puddles/") && from < 0x5800_0000_0000 => {
+                all.push((file, from, to));
+            }
+            None => {}
+        }
+    }
+    let sizes = all.into_iter().map(|(_, from, to)| (from, to - from));
+    sizes.filter(|(_, size)| len.map_or(*size as u64 != pool, |len| *size as u64 == len)).collect()
 }
 
-/// Maps a file without bytes over a page.
+/// Loses a page, wherever it is mapped.
 fn lose(addr: usize) {
-    let file = memfd_create("lost", MemfdFlags::CLOEXEC).expect("a file");
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-    let at = core::ptr::without_provenance_mut(addr);
     // SAFETY: a page of the store's window, which nothing but the library uses.
-    unsafe { mmap(at, PAGE, access, flags, &file, 0) }.expect("mapped");
+    unsafe { cenote_testkit::lost::lose(addr) };
 }
 
 const PUDDLE: u64 = 1 << 20;
