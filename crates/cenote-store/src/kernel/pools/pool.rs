@@ -233,13 +233,15 @@ impl PoolHandle {
         self.store.inner().info.kind != MediumKind::Simulated
     }
 
-    /// The store's window, if metadata in the puddles are to be guarded by second mappings
-    /// ([`OpenOptions::guards`](crate::OpenOptions::guards)).
+    /// The store's window, if metadata of a traced heap are to be guarded by second mappings
+    /// ([`OpenOptions::guards`](crate::OpenOptions::guards)). Not in shadowed mode: that heap does
+    /// not note its stores for psyncs.
     #[must_use]
     pub fn guarded_window(&self) -> Option<Range<usize>> {
         let inner = self.store.inner();
         let (base, len) = (inner.window.base() as usize, inner.window.len() as usize);
-        (inner.options.guards && self.can_map_twice()).then(|| base..base + len)
+        let is_direct = self.is_real() && self.record().mode == PoolMode::Direct;
+        (inner.options.guards && self.writable && is_direct).then(|| base..base + len)
     }
 
     /// The puddle of the pool in whose body the range lies.
