@@ -21,8 +21,8 @@
 //! # Pages that are lost
 //!
 //! A page of the file may be lost while it is mapped. A bus error in the second mapping is resolved
-//! as one in the first ([`first_of`]). What lies there then, the page or memory in its place, is
-//! mapped in the second one too ([`follow`]), so that both show the same again. The handler of
+//! as one in the first (`first_of`). What lies there then, the page or memory in its place, is
+//! mapped in the second one too (`follow`), so that both show the same again. The handler of
 //! faults finds the second mapping in a list of first mappings and distances (`SLOTS`).
 //!
 //! # Safety argument
