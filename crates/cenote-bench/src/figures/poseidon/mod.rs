@@ -237,7 +237,8 @@ mod tests {
         let settings = settings();
         for (figure, rows) in FIGURES {
             let cases = ours(figure, &settings).expect("stores");
-            assert_eq!(cases.len(), 4 * rows, "{figure}");
+            let protections = logged(figure, &settings).count();
+            assert_eq!(cases.len(), 2 * (1 + protections) * rows, "{figure}");
             for mut case in cases {
                 (case.work)(300).unwrap_or_else(|error| panic!("{case:?}: {error}"));
             }
