@@ -23,7 +23,7 @@ pub(super) fn unless_broken_off(violation: String) -> Result<(), String> {
 
 /// Those of two histories that this change visits; both if `CENOTE_CRASH_DEPTH` is set.
 /// `CENOTE_CRASH_PART` repeats the run of another change.
-fn visited<'a>(histories: [&'a [Step]; 2]) -> Vec<&'a [Step]> {
+fn visited(histories: [&[Step]; 2]) -> Vec<&[Step]> {
     if std::env::var_os("CENOTE_CRASH_DEPTH").is_some() {
         return histories.to_vec();
     }
