@@ -2,8 +2,8 @@
 //! damaged, or changed with checks that fit.
 //!
 //! What is asserted: nothing panics; blocks lie in bodies of their puddles. Where no check was made
-//! to fit, the answer is an error, or the blocks are those of the heap, or those before its last
-//! operation; so no two overlap.
+//! to fit, the answer is an error, or the blocks are those of the heap; so no two overlap. Not so of
+//! the undo log: a record without its seal is of a change that was broken off, and is taken back.
 
 use crate::input::{Input, Random};
 use cenote_heap::logged::{LoggedHeap, LoggedOptions, blocks_in};
@@ -11,8 +11,8 @@ use cenote_heap::{Backing, Extent, MemoryBacking, MemoryOptions};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::logged::{
-    BlockRecord, CELL_SIZE, Cell, LaneLink, LevelEntry, ListHead, LoggedHeader, PARTS_MAX,
-    PARTS_OFFSET, PartEntry, RawCell, SlabRecord, SubHeapGeometry,
+    BlockRecord, CELL_SIZE, Cell, LISTS_OFFSET, LaneLink, LevelEntry, ListHead, LoggedHeader,
+    PARTS_MAX, PARTS_OFFSET, PartEntry, RawCell, SlabRecord, SubHeapGeometry, UNDO_OFFSET,
 };
 use cenote_layout::puddle::{Role, header_space};
 use cenote_store::relocate::PoolBlocks;
@@ -26,11 +26,19 @@ struct Moment {
     puddles: Vec<(PuddleRecord, Vec<u8>)>,
     /// Puddles and ranges in them that hold metadata; the first is a sub-heap's first part.
     metadata: Vec<(usize, u64, u64)>,
-    /// What is allocated, and what was before the last operation.
-    blocks: [PoolBlocks; 2],
+    /// What is allocated.
+    blocks: PoolBlocks,
 }
 
-/// Operations between two moments; the last one of them is a free, a small or a large allocation.
+impl Moment {
+    /// The undo log of the sub-heap.
+    fn undo_log(&self) -> &[u8] {
+        let (puddle, from, _) = self.metadata[0];
+        &self.puddles[puddle].1[(from + UNDO_OFFSET) as usize..(from + LISTS_OFFSET) as usize]
+    }
+}
+
+/// Operations between two moments.
 const STEPS: u64 = 37;
 
 static MOMENTS: LazyLock<Vec<Moment>> = LazyLock::new(moments);
@@ -47,7 +55,6 @@ fn moments() -> Vec<Moment> {
     let heap = LoggedHeap::create(backing.clone(), &options()).expect("a heap");
     let mut random = Random(17);
     let (mut held, mut moments) = (Vec::new(), Vec::new());
-    let mut before = PoolBlocks::default();
     for step in 1..24 * STEPS {
         // It grows for two thirds of the time, then it shrinks.
         let frees = if step < 16 * STEPS { 4 } else { 7 };
@@ -60,16 +67,10 @@ fn moments() -> Vec<Moment> {
             let type_id = TypeId(1 + random.next_word() % 3);
             held.push(heap.alloc(size, 1, type_id).expect("room").addr);
         }
-        if step % STEPS >= STEPS - 2 {
+        if step % STEPS == 0 {
             let mut moment = seen(&backing);
-            let now = look(&moment).expect("a whole heap");
-            if step % STEPS == STEPS - 1 {
-                moment.blocks = [now, before];
-                moments.push(moment);
-                before = PoolBlocks::default();
-            } else {
-                before = now;
-            }
+            moment.blocks = look(&moment).expect("a whole heap");
+            moments.push(moment);
         }
     }
     moments
@@ -98,7 +99,7 @@ fn seen(backing: &MemoryBacking) -> Moment {
             metadata.push((puddle.expect("a puddle"), part.from(), part.len()));
         }
     }
-    Moment { puddles, metadata, blocks: [PoolBlocks::default(), PoolBlocks::default()] }
+    Moment { puddles, metadata, blocks: PoolBlocks::default() }
 }
 
 fn look(moment: &Moment) -> Option<PoolBlocks> {
@@ -160,6 +161,7 @@ fn forge(image: &mut [u8], from: u64, len: u64, input: &mut Input<'_>) {
 pub(crate) fn run(input: &mut Input<'_>) {
     let mut moment = MOMENTS[input.below(MOMENTS.len())].clone();
     let is_forged = input.one_in(2);
+    let undo_log = moment.undo_log().to_vec();
     for _ in 0..if is_forged { 1 + input.below(4) } else { 1 } {
         let (puddle, from, len) = moment.metadata[input.below(moment.metadata.len())];
         let image = &mut moment.puddles[puddle].1;
@@ -172,7 +174,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
         input.damage(&mut image[(from + page) as usize..end]);
     }
     let found = look(&moment);
-    if let Some(found) = found.filter(|_| !is_forged) {
-        assert!(moment.blocks.contains(&found), "other blocks, and no error");
+    let is_told = !is_forged && moment.undo_log() == undo_log;
+    if let Some(found) = found.filter(|_| is_told) {
+        assert!(moment.blocks == found, "other blocks, and no error");
     }
 }
