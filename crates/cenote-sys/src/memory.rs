@@ -330,25 +330,9 @@ unsafe fn map_zeros(addr: usize, len: usize, sharing: MapFlags) -> io::Result<()
     unsafe { finish_mapping(addr, len) }
 }
 
-/// The same, shared, so that it can be mapped a second time.
-///
-/// # Errors
-/// What the kernel says.
-///
-/// # Safety
-/// As [`map_anonymous`].
-pub unsafe fn map_anonymous_shared(addr: usize, len: usize) -> io::Result<()> {
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-    let (at, access) = (ptr::without_provenance_mut(addr), Access::ReadWrite.protection());
-    // SAFETY: the caller owns the range that is replaced.
-    unsafe { kernel::mmap_anonymous(at, len, access, flags) }?;
-    // SAFETY: the caller owns the range.
-    unsafe { finish_mapping(addr, len) }
-}
-
-/// Maps memory that `fill` has written at `addr`, over whatever is there, readable and
-/// writable; absent in forked children. It is shared, so that it can be mapped a second time. All
-/// of it is there at once: no thread sees it half filled, or nothing in its place.
+/// Maps memory that `fill` has written at `addr`, over what is there, readable and writable; absent
+/// in forked children. It is shared, so that it can be mapped a second time. All of it is there at
+/// once: no thread sees it half filled, or nothing in its place.
 ///
 /// # Errors
 /// What the kernel says. The range is then what it was, or reserved.

@@ -410,7 +410,7 @@ mod tests {
     fn stand_in(_: *const (), addr: usize) -> bool {
         let page = addr & !4095;
         // SAFETY: a page of a mapping of the test's, of a file that is too short.
-        unsafe { memory::map_anonymous_shared(page, 4096) }.is_ok()
+        unsafe { memory::map_shared(page, 4096) }.is_ok()
     }
 
     #[test]

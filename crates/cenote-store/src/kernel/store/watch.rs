@@ -115,6 +115,6 @@ impl Inner {
         // Shared: where the log is mapped twice, both mappings are to show it.
         // SAFETY: a page of the puddle's mapping, which only the library uses: what is read there,
         // or stored, comes to nothing (the module's page).
-        unsafe { memory::map_anonymous_shared(page, len) }.is_ok()
+        unsafe { memory::map_shared(page, len) }.is_ok()
     }
 }
