@@ -1,39 +1,29 @@
 //! Metadata and roots of a traced heap are guarded against stray stores: in pools of a store, whose
 //! files can be mapped twice.
 
+use crate::protected::{SIGSEGV, assert_stopped, make_store, medium};
 use cenote_heap::{Backing, Heap, PoolBacking, Trace, TracedHeap};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
-use cenote_layout::id::{TypeId, Uuid};
+use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_protect::{RangeKind, explain};
-use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
+use cenote_store::{Access, OpenOptions, PoolOptions, Store};
 use cenote_sys::second_mapping::PLACES;
 use cenote_testkit::child::{ended, task, with_task};
 use cenote_testkit::directories::directory;
 use cenote_testkit::lost::everywhere;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::process::ExitStatus;
 
-const SIGSEGV: i32 = 11;
 const PUDDLE: u64 = 1 << 20;
 const KIND: TypeId = TypeId(7);
 
-fn medium(path: &Path) -> Arc<dyn Medium> {
-    let options = MediumOptions { create: true, ..MediumOptions::default() };
-    Arc::new(RealMedium::open(path, &options).expect("a directory"))
-}
-
 /// A store with a pool, in which no heap is yet.
 fn make(path: &Path, mode: PoolMode) {
-    let uuid = Some(Uuid::from_random_bytes([7; 16]));
-    let window = FormatOptions { window_base: None, window_len: 1 << 30, uuid };
-    format(medium(path), &window).expect("formatted");
-    let pool = PoolOptions { puddle_size: PUDDLE, mode, ..PoolOptions::default() };
-    open(path, true).create_pool("x", &pool).expect("a pool");
+    make_store(path, &PoolOptions { puddle_size: PUDDLE, mode, ..PoolOptions::default() });
 }
 
 fn open(path: &Path, guards: bool) -> Store {
@@ -228,10 +218,8 @@ fn child() {
 }
 
 /// A child that stores there: how it ended, and what it said.
-fn stray(path: &Path, what: &str, number: usize) -> (Option<i32>, String) {
-    let task = format!("{what} {number}");
-    let (status, said) = ended(&mut with_task("guarded::child", &task, path));
-    (status.signal(), said)
+fn stray(path: &Path, what: &str, number: usize) -> (ExitStatus, String) {
+    ended(&mut with_task("guarded::child", &format!("{what} {number}"), path))
 }
 
 #[test]
@@ -247,10 +235,7 @@ fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
         blocks
     };
     for number in 0..10 {
-        let (signal, said) = stray(&path, "none", number);
-        assert_eq!(signal, Some(SIGSEGV), "{number}: {said}");
-        assert!(said.contains("cenote: stray write at 0x"), "{said}");
-        assert!(said.contains("metadata of pool `x`"), "{said}");
+        assert_stopped(stray(&path, "none", number), "write", "metadata of pool `x`");
         let store = open(&path, number % 2 == 0);
         let heap = heap(&store);
         // Each child has one block of its own.
@@ -267,8 +252,8 @@ fn planted_metadata_that_stay_writable_are_found() {
     make(&path, PoolMode::Direct);
     drop(fill(&heap(&open(&path, true))));
     // A root: the store goes through, and the process lives.
-    let (signal, said) = stray(&path, "open", 5);
-    assert_eq!(signal, None, "{said}");
+    let (status, said) = stray(&path, "open", 5);
+    assert_eq!(status.signal(), None, "{said}");
     assert!(heap(&open(&path, true)).root(9).is_err(), "the root is damaged");
 }
 
@@ -277,8 +262,8 @@ fn a_planted_mark_that_is_stored_at_the_pools_address_is_found() {
     let dir = directory();
     let path = dir.path().join("store");
     make(&path, PoolMode::Direct);
-    let (signal, said) = stray(&path, "mark", 5);
-    assert_eq!(signal, Some(SIGSEGV), "{said}");
+    let (status, said) = stray(&path, "mark", 5);
+    assert_eq!(status.signal(), Some(SIGSEGV), "{said}");
 }
 
 /// Not a test of its own: a process that has no room for more mappings than its program needs.

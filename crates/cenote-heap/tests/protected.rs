@@ -17,6 +17,7 @@ use cenote_testkit::directories::directory;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::Arc;
 
 pub(crate) type Heap = LoggedHeap<PoolBacking>;
@@ -43,12 +44,38 @@ pub(crate) fn make(path: &Path, mode: PoolMode) {
 
 /// The same with a pool that has more than a mode.
 pub(crate) fn make_as(path: &Path, pool: PoolOptions) {
+    let (puddle_size, size_max, heap) = (1 << 20, 64 << 20, HeapKind::Logged);
+    make_store(path, &PoolOptions { puddle_size, size_max, heap, ..pool });
+}
+
+/// A store with that pool.
+pub(crate) fn make_store(path: &Path, pool: &PoolOptions) {
     let uuid = Some(Uuid::from_random_bytes([7; 16]));
     let window = FormatOptions { window_base: None, window_len: 1 << 30, uuid };
     format(medium(path), &window).expect("formatted");
-    let (puddle_size, size_max, heap) = (1 << 20, 64 << 20, HeapKind::Logged);
-    let pool = PoolOptions { puddle_size, size_max, heap, ..pool };
-    open(path).create_pool("x", &pool).expect("a pool");
+    open(path).create_pool("x", pool).expect("a pool");
+}
+
+/// Stores into a word where a program must not, or loads it. The access faults, or the heap is
+/// damaged, which the parent finds.
+pub(crate) fn access(at: usize, stores: bool) {
+    let word = core::ptr::with_exposed_provenance_mut::<u64>(at);
+    // SAFETY: a word of mapped metadata or of a guard page; no reference leads there.
+    unsafe {
+        if stores {
+            word.write_volatile(1)
+        } else {
+            let _ = word.read_volatile();
+        }
+    }
+}
+
+/// A program that a guard has stopped says which access, and what lies there.
+#[track_caller]
+pub(crate) fn assert_stopped((status, said): (ExitStatus, String), access: &str, named: &str) {
+    assert_eq!(status.signal(), Some(SIGSEGV), "{said}");
+    assert!(said.contains(&format!("cenote: stray {access} at 0x")), "{said}");
+    assert!(said.contains(named), "{said}");
 }
 
 pub(crate) fn open(path: &Path) -> Store {
@@ -314,16 +341,7 @@ fn child() {
         None => metadata(&store)[place],
         Some(page) => guard_pages(&store)[page % 10],
     };
-    let word = core::ptr::with_exposed_provenance_mut::<u64>(at);
-    // SAFETY: a word of mapped metadata or of a guard page; the access faults, or the heap is
-    // damaged, which the parent finds.
-    unsafe {
-        if place < 13 {
-            word.write_volatile(1)
-        } else {
-            let _ = word.read_volatile();
-        }
-    }
+    access(at, place < 13);
 }
 
 /// Not a test of its own: a process that has no room for more mappings than its program needs.
@@ -397,7 +415,7 @@ fn a_heap_works_wherever_room_for_mappings_ends_while_it_is_guarded() {
 fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
     for protection in [Protection::Keys, Protection::Hidden, Protection::Mprotect] {
         for place in 0..3 {
-            dies(protection, place, "cenote: stray write at 0x", "metadata of pool `x`");
+            dies(protection, place, "write", "metadata of pool `x`");
         }
     }
 }
@@ -406,10 +424,10 @@ fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
 fn an_access_to_a_guard_page_kills_its_process_and_the_heap_is_as_it_was() {
     let named = "a guard page beside metadata of pool `x`";
     for (protection, first) in [(Protection::Hidden, 3), (Protection::Mprotect, 7)] {
-        (first..13).for_each(|place| dies(protection, place, "cenote: stray write at 0x", named));
+        (first..13).for_each(|place| dies(protection, place, "write", named));
     }
     for place in [13, 16, 22] {
-        dies(Protection::Hidden, place, "cenote: stray read at 0x", named);
+        dies(Protection::Hidden, place, "read", named);
     }
 }
 
@@ -425,10 +443,7 @@ fn dies(protection: Protection, place: usize, access: &str, named: &str) {
         held(&heap).len()
     };
     let task = format!("{protection:?} {place}");
-    let (status, said) = ended(&mut with_task("protected::child", &task, &path));
-    assert_eq!(status.signal(), Some(SIGSEGV), "{task}: {said}");
-    assert!(said.contains(access), "{said}");
-    assert!(said.contains(named), "{said}");
+    assert_stopped(ended(&mut with_task("protected::child", &task, &path)), access, named);
     let store = open(&path);
     // One more: the child's own block.
     assert_eq!(held(&heap(&store, Protection::None)).len(), before + 1);

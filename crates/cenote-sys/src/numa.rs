@@ -121,12 +121,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_page_that_was_touched_lies_on_a_node_and_another_on_none() {
+        let region = crate::memory::anonymous(16 << 20).expect("memory");
+        let first = region.as_ptr().expose_provenance() as u64;
+        // SAFETY: the first byte of this test's own memory.
+        unsafe { region.as_ptr().write_volatile(1) };
+        // SAFETY: pages of that memory. The second one is no neighbour, even if pages are large.
+        let nodes = [0, 12 << 20].map(|at| unsafe { node_of(first + at) });
+        let [Ok(_), Err(error)] = &nodes else {
+            // A sandbox may forbid the call, and a kernel may be built without it.
+            let code = nodes[0].as_ref().err().and_then(io::Error::raw_os_error);
+            assert!(code == Some(libc::EPERM) || code == Some(libc::ENOSYS), "{nodes:?}");
+            return;
+        };
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn a_thread_runs_on_a_node_whose_memory_can_be_asked_for() {
         assert!(nodes() >= 1);
         let memory = vec![1u8; 1 << 16];
-        // SAFETY: memory of this test's own.
-        let node = unsafe { node_of(memory.as_ptr().addr() as u64 + 4096) };
-        assert!(node.is_err() || node.is_ok_and(|node| node < 1024));
         // SAFETY: memory of this test's own.
         let asked = unsafe { prefer(memory.as_ptr().addr() as u64, 1 << 16, current()) };
         // A sandbox may forbid the call, and a kernel may be built without it.

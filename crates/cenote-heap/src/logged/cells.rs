@@ -22,7 +22,7 @@ use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::planted::{Bug, planted};
 use cenote_protect::{Guards, Inside, Protection, StoreNotes};
 use core::ops::Range;
-use core::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::io;
 use std::sync::OnceLock;
@@ -190,9 +190,8 @@ pub(crate) struct GuardPages {
 /// used; both are accessed by atomics alone.
 #[inline]
 unsafe fn stored<T>(at: &T, distance: usize) -> &T {
-    let addr = core::ptr::from_ref(at).expose_provenance().wrapping_add(distance);
     // SAFETY: the caller's promise.
-    unsafe { &*with_exposed_provenance::<T>(addr) }
+    unsafe { &*crate::stored::stored(at, distance) }
 }
 
 impl Metadata {

@@ -10,9 +10,9 @@
 //!
 //! Modules, each of which imports earlier ones only:
 //!
-//! * `error`; `stored_pages`; `cells` (reads metadata, and alone writes them); `change` (cells to
-//!   be); `undo`
-//!   (makes a change; what a crash leaves of it);
+//! * `error`; `stored_pages` (which pages one operation stored into); `cells` (reads metadata, and
+//!   alone writes them); `change` (cells to be); `undo` (makes a change; what a crash leaves of
+//!   it);
 //! * `plan`, and what is planned: `table` (records by offset), `lists` (free blocks by class),
 //!   `buddy` (allocate, free, merge);
 //! * `state` (a sub-heap under its lock), `levels` and `defrag` (room for blocks and records),

@@ -15,7 +15,7 @@
 //! The mode of a pool does not matter: logs have puddles of their own, and no psync looks at them.
 //!
 //! Where the kernel refuses, or mappings run short, a log is written at its own address, as all are
-//! with [`OpenOptions::guards`](crate::OpenOptions::guard_logs) `false`.
+//! with [`OpenOptions::guards`](crate::OpenOptions::guards) `false`.
 
 use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::store::{Control, Inner};
