@@ -45,7 +45,25 @@ pub fn gid() -> u32 {
 /// does not show it.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
+    if pid == self::pid() {
+        return own_start_ticks();
+    }
     stat(pid).map(|s| s.start_ticks)
+}
+
+/// When this process started. It is read once: it never changes, and a forked child, which has
+/// another token, reads its own.
+fn own_start_ticks() -> Option<u64> {
+    static READ_BY: AtomicU64 = AtomicU64::new(0);
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    let me = crate::fork_guard::token();
+    if READ_BY.load(Ordering::Acquire) == me {
+        return Some(TICKS.load(Ordering::Relaxed));
+    }
+    let ticks = stat(pid())?.start_ticks;
+    TICKS.store(ticks, Ordering::Relaxed);
+    READ_BY.store(me, Ordering::Release);
+    Some(ticks)
 }
 
 /// Whether the process `pid` that started at `start_ticks` may still run.
@@ -136,6 +154,9 @@ pub fn own_name() -> io::Result<u64> {
 /// within one process namespace, as for [`is_alive`].
 #[must_use]
 pub fn is_named_alive(name: u64) -> bool {
+    if own_name().is_ok_and(|own| own == name) {
+        return true;
+    }
     let pid = name as u32 & PID_BITS;
     match (stat(pid), boot_number()) {
         (Some(found), Ok(boot)) => {

@@ -487,17 +487,18 @@ unsafe impl Medium for SimMedium {
         }
         let failed = |source| MediumError::from_io(op, name, source);
         let window = live.windows.iter_mut().find(|window| window.holds(addr, len));
+        // What is tracked may be mapped twice, as on a real medium.
         let is_tracked = mode == MapMode::Tracked;
-        let used = window.is_some_and(|window| window.take_idle(addr, len)) && !is_tracked;
-        if !used {
-            // What is tracked may be mapped twice, as on a real medium.
+        let idle = window.and_then(|window| window.take_idle(addr, len, is_tracked));
+        if idle.is_none() {
             let map = if is_tracked { memory::map_shared } else { memory::map_anonymous };
             // SAFETY: the range lies in a window of this medium, and nothing that is used is mapped
             // there.
             unsafe { map(addr as usize, len as usize) }.map_err(failed)?;
         }
-        let map = Mapping { inode, addr, len, mode };
-        map.fill(&live.file(inode).1.content, used);
+        let is_shared = idle.map_or(is_tracked, |range| range.is_shared);
+        let map = Mapping { inode, addr, len, mode, is_shared };
+        map.fill(&live.file(inode).1.content, idle.is_some());
         if matches!(mode, MapMode::ReadOnly | MapMode::Tracked) {
             // SAFETY: the range was mapped just now, no thread uses it.
             unsafe { memory::protect(addr as usize, len as usize, Some(Access::ReadOnly)) }
@@ -526,14 +527,10 @@ unsafe impl Medium for SimMedium {
         live.observe_before_unmapping(addr, len);
         let live = &mut *live;
         let window = live.windows.iter_mut().find(|window| window.holds(addr, len));
-        let writable =
-            live.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
         match window {
-            Some(window) if self.core.keeps_memory && writable => {
-                live.maps
-                    .iter()
-                    .filter(|map| inside(map))
-                    .for_each(|map| window.leave_idle(map.addr, map.len));
+            Some(window) if self.core.keeps_memory => {
+                let maps = live.maps.iter().filter(|map| inside(map));
+                maps.for_each(|map| window.leave_idle(map.range()));
             }
             // SAFETY: the range lies in a window of this medium; by the contract of `unmap` no
             // thread uses it any more.

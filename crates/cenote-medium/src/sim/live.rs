@@ -16,7 +16,7 @@ use super::fault::{FaultEffect, FaultPoint, Faults};
 use super::model::{Binding, Event, File, Holes, Inode, MediumModel, Names, WordStore, pages};
 use super::options::Origin;
 use super::random::{Random, mix};
-use super::window::SimWindow;
+use super::window::{MappedRange, SimWindow};
 use crate::{Durability, LockKind, MapMode};
 use cenote_layout::LINE_SIZE;
 use std::cell::Cell;
@@ -79,11 +79,18 @@ pub(crate) struct Mapping {
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) mode: MapMode,
+    /// Whether its memory can be mapped a second time.
+    pub(crate) is_shared: bool,
 }
 
 impl Mapping {
     pub(crate) fn overlaps(&self, addr: u64, len: u64) -> bool {
         self.addr < addr.saturating_add(len) && addr < self.addr + self.len
+    }
+
+    /// The memory.
+    pub(crate) fn range(&self) -> MappedRange {
+        MappedRange { addr: self.addr, len: self.len, is_shared: self.is_shared }
     }
 
     fn pointer(&self, offset: u64) -> *mut u8 {
@@ -306,11 +313,9 @@ impl Live {
     /// Gives a window back, its memory too where it is kept for the next simulation.
     pub(crate) fn let_go(&mut self, mut window: SimWindow) {
         let inside = |map: &Mapping| window.holds(map.addr, map.len);
-        let writable =
-            self.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
         let maps: Vec<Mapping> = self.maps.extract_if(.., |map| inside(map)).collect();
-        if self.keeps_memory && writable {
-            maps.iter().for_each(|map| window.leave_idle(map.addr, map.len));
+        if self.keeps_memory {
+            maps.iter().for_each(|map| window.leave_idle(map.range()));
             window.keep();
         }
     }

@@ -13,7 +13,7 @@
 //! a history leave no memory behind and clear what they find.
 
 use crate::MediumError;
-use cenote_sys::memory;
+use cenote_sys::memory::{self, Access};
 use std::io;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
@@ -25,8 +25,23 @@ struct WindowEntry {
     len: u64,
     /// Whose simulation has it; `None`: it is idle.
     owner: Option<ThreadId>,
-    /// Address and length of writable memory that was left in it.
-    idle: Vec<(u64, u64)>,
+    idle: Vec<MappedRange>,
+}
+
+/// Memory that was mapped in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MappedRange {
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    /// Whether it can be mapped a second time. Then it serves those who never do, too.
+    pub(crate) is_shared: bool,
+}
+
+impl MappedRange {
+    fn give_back(&self) {
+        // SAFETY: the range was left behind in a window and is in no use.
+        let _ = unsafe { memory::unmap_to_reserved(self.addr as usize, self.len as usize) };
+    }
 }
 
 impl WindowEntry {
@@ -54,7 +69,7 @@ const IDLE_MAX: usize = 4;
 pub(crate) struct SimWindow {
     base: u64,
     len: u64,
-    idle: Vec<(u64, u64)>,
+    idle: Vec<MappedRange>,
     keep: bool,
 }
 
@@ -106,17 +121,27 @@ impl SimWindow {
         addr >= self.base && addr.checked_add(len).is_some_and(|end| end <= self.base + self.len)
     }
 
-    /// Takes writable memory that an earlier simulation left at exactly this range; its contents
-    /// are anything. Whatever else was left there is gone afterwards.
-    pub(crate) fn take_idle(&mut self, addr: u64, len: u64) -> bool {
-        let mut found = false;
-        self.idle.retain(|&(a, l)| {
-            let overlaps = a < addr.saturating_add(len) && addr < a + l;
-            if (a, l) == (addr, len) {
-                found = true;
+    /// Takes memory that an earlier simulation left at exactly this range, if it is shared or need
+    /// not be, and makes it writable; its contents are anything. Whatever else was left there is
+    /// gone afterwards.
+    pub(crate) fn take_idle(
+        &mut self,
+        addr: u64,
+        len: u64,
+        needs_shared: bool,
+    ) -> Option<MappedRange> {
+        let mut found = None;
+        self.idle.retain(|&range| {
+            let overlaps = range.addr < addr.saturating_add(len) && addr < range.addr + range.len;
+            let fits = (range.addr, range.len) == (addr, len) && (range.is_shared || !needs_shared);
+            // SAFETY: the range was left behind in this window and is in no use.
+            let writable = || unsafe {
+                memory::protect(addr as usize, len as usize, Some(Access::ReadWrite)).is_ok()
+            };
+            if fits && writable() {
+                found = Some(range);
             } else if overlaps {
-                // SAFETY: the range was left behind in this window and is in no use.
-                let _ = unsafe { memory::unmap_to_reserved(a as usize, l as usize) };
+                range.give_back();
             }
             !overlaps
         });
@@ -125,16 +150,12 @@ impl SimWindow {
 
     /// Takes away whatever an earlier simulation left, so that touching it faults.
     pub(crate) fn clear_idle(&mut self) {
-        for (addr, len) in self.idle.drain(..) {
-            // SAFETY: the range was left behind in this window and is in no use.
-            let _ = unsafe { memory::unmap_to_reserved(addr as usize, len as usize) };
-        }
+        self.idle.drain(..).for_each(|range| range.give_back());
     }
 
-    /// Leaves writable memory for later simulations, in this window or, with [`SimWindow::keep`],
-    /// after it.
-    pub(crate) fn leave_idle(&mut self, addr: u64, len: u64) {
-        self.idle.push((addr, len));
+    /// Leaves memory for later simulations, in this window or, with [`SimWindow::keep`], after it.
+    pub(crate) fn leave_idle(&mut self, range: MappedRange) {
+        self.idle.push(range);
     }
 
     /// Leaves the window idle when it is dropped.

@@ -1,6 +1,8 @@
 //! Syncs, names, lengths and writes: what of files a crash may leave.
 
 use super::*;
+use cenote_sys::memory::{self, Access};
+use cenote_sys::second_mapping::SecondMapping;
 
 #[test]
 fn a_sync_makes_mapped_stores_durable() {
@@ -204,4 +206,59 @@ fn the_page_cache_is_not_made_durable_by_flush_and_fence() {
     rig.store(3, 8);
     assert_eq!(rig.sim.trace_len(), 1, "seen at last, when the test asks");
     assert_eq!(rig.persistence, Persistence::PROCESS);
+}
+
+/// The rights of the memory at `addr`, as the kernel prints them.
+fn rights(addr: u64) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let holds = |line: &&str| {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&addr)
+    };
+    maps.lines().find(holds).map(|line| line.split(' ').nth(1).unwrap().into()).unwrap_or_default()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "there is no /proc")]
+fn memory_that_was_left_serves_every_mode() {
+    let rig = Rig::power();
+    let image = rig.sim.state_now().image_latest();
+    let base = rig.base;
+    drop(rig);
+    let modes = [
+        (MapMode::ReadWrite, "rw"),
+        (MapMode::Tracked, "r-"),
+        (MapMode::ReadOnly, "r-"),
+        (MapMode::PrivateCopy, "rw"),
+        (MapMode::Tracked, "r-"),
+        (MapMode::ReadWrite, "rw"),
+    ];
+    for (mode, expected) in modes {
+        let sim = SimMedium::from_image_unrecorded(&image);
+        sim.reserve_window(base, WINDOW).unwrap();
+        sim.map_at(FILE, base, LEN, mode).unwrap();
+        for page in (base..base + LEN).step_by(4096) {
+            assert_eq!(rights(page)[..2], *expected, "{mode:?}");
+        }
+        let rig = Rig { persistence: sim.persistence(Durability::Power), sim, base };
+        assert!((0..LEN / 8).all(|word| rig.load(word) == 0), "{mode:?}");
+        if mode == MapMode::Tracked {
+            let (first, page) = (base as usize, 4096);
+            // SAFETY: both are pages of the mapping, and nothing else reaches them.
+            let second = unsafe { SecondMapping::new(first, LEN as usize) };
+            second.expect("what is tracked can be mapped twice");
+            // SAFETY: as above.
+            unsafe { memory::protect(first + page, page, Some(Access::ReadWrite)) }.unwrap();
+        }
+        if mode != MapMode::ReadOnly {
+            rig.store(4096 / 8, 7);
+            assert_eq!(rig.load(4096 / 8), 7);
+        }
+        if mode == MapMode::PrivateCopy {
+            // SAFETY: as above.
+            unsafe { memory::protect(base as usize, 4096, Some(Access::ReadOnly)) }.unwrap();
+        }
+    }
 }
