@@ -217,8 +217,7 @@ pub enum KeyError {
     NotBuilt,
     /// A key file must hold 32 bytes, or 64 hexadecimal digits.
     #[error(
-        "a key file holds 32 bytes or 64 hexadecimal digits; this one has {len} bytes that are \
-         neither"
+        "a key file holds 32 bytes or 64 hexadecimal digits; this one holds neither ({len} bytes)"
     )]
     File {
         /// Bytes of the file.

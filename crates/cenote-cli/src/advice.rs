@@ -423,6 +423,8 @@ impl From<MediumError> for Failure {
     fn from(error: MediumError) -> Self {
         match error {
             MediumError::Open { path, source, .. } => {
+                let missing = std::fs::symlink_metadata(&path)
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
                 let (path, why) = (path.display(), source.kind());
                 Self::Failed(match why {
                     std::io::ErrorKind::NotADirectory => {
@@ -431,6 +433,10 @@ impl From<MediumError> for Failure {
                     std::io::ErrorKind::NotFound => format!(
                         "there is no directory {path}: check the path, or make a store with \
                          `cenote format {path}`"
+                    ),
+                    std::io::ErrorKind::PermissionDenied if missing => format!(
+                        "{path} cannot be made ({source}): choose a directory in which this user \
+                         may make files"
                     ),
                     std::io::ErrorKind::PermissionDenied => format!(
                         "{path} cannot be opened ({source}): use a directory that this user may \

@@ -156,7 +156,8 @@ fn refused(error: &clap::Error) -> ExitCode {
         if line.starts_with("tip: to pass ") {
             continue;
         }
-        let (separator, line) = line.strip_prefix("tip: ").map_or((" ", line), |tip| ("; ", tip));
+        let tip = line.strip_prefix("tip: ").map(best_first);
+        let (separator, line) = tip.as_deref().map_or((" ", line), |tip| ("; ", tip));
         said.push_str(if said.is_empty() { "" } else { separator });
         said.push_str(line);
     }
@@ -164,6 +165,13 @@ fn refused(error: &clap::Error) -> ExitCode {
     let named = named_in(std::env::args_os().skip(1));
     let _ = writeln!(std::io::stderr(), "cenote: {said}: see `{named} --help`");
     ExitCode::from(failure::USAGE)
+}
+
+/// A tip of the parser, which names the most similar word last, with that word first.
+fn best_first(tip: &str) -> String {
+    let Some((what, words)) = tip.split_once(" exist: ") else { return tip.to_owned() };
+    let words: Vec<&str> = words.split(", ").collect();
+    format!("{what} exist: {}", words.into_iter().rev().collect::<Vec<_>>().join(", "))
 }
 
 /// The command that a command line names, as `cenote object create`; arguments may be any bytes.

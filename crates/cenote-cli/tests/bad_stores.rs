@@ -444,6 +444,16 @@ fn a_user_without_permission_is_told_what_may_not_be_read() {
         }
         mode(&path, was);
     }
+    let (parent, new) = (fixture.dir.path(), fixture.dir.path().join("new"));
+    let mut child = cenote();
+    child.arg("format").arg(&new);
+    if as_other {
+        child.uid(65534).gid(65534);
+    }
+    mode(parent, 0o555);
+    Ran::from(child.output().expect("cenote runs"))
+        .complains(3, &["cannot be made", "Permission denied", "choose a directory"]);
+    mode(parent, 0o755);
     // Readable, not writable: looking works.
     for path in [&fixture.store, &fixture.store.join("puddles")] {
         mode(path, 0o555);

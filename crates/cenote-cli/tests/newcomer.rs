@@ -43,6 +43,20 @@ fn a_wrong_argument_is_answered_with_the_help_of_its_command() {
 }
 
 #[test]
+fn the_most_similar_command_is_named_first() {
+    let said = run(["fromat", "s"]).complains(2, &["`cenote --help`"]).err;
+    let at = |name: &str| said.find(name).unwrap_or(usize::MAX);
+    assert!(at("'format'") < at("'relocate'"), "{said}");
+}
+
+#[test]
+fn a_directory_is_no_socket_of_a_daemon() {
+    let fixture = empty();
+    run([OsStr::new("top"), fixture.store.as_os_str()])
+        .complains(3, &["give the socket of a daemon that runs"]);
+}
+
+#[test]
 fn options_that_contradict_each_other_are_wrong_arguments() {
     let fixture = empty();
     let key = key(&fixture);
@@ -55,7 +69,9 @@ fn options_that_contradict_each_other_are_wrong_arguments() {
     let letter = fixture.dir.path().join("letter");
     std::fs::write(&letter, "dear").expect("written");
     let letter = letter.to_str().expect("text");
-    fixture.run("create", &["a", "--key-file", letter]).complains(3, &["--passphrase-file"]);
+    fixture
+        .run("create", &["a", "--key-file", letter])
+        .complains(3, &["neither (4 bytes)", "--passphrase-file"]);
     fixture.run("create", &["a", "--key-file", "/no/key"]).complains(3, &["check the path"]);
 }
 

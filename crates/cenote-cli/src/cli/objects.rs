@@ -23,6 +23,9 @@ pub(crate) enum ObjectCommand {
     #[command(after_help = EXIT_HELP)]
     Create(ObjectCreate),
     /// List the objects of a store
+    ///
+    /// STATE is D (detached) if no psync was interrupted and no program left the object attached.
+    /// `cenote object info` says in words what another state means.
     #[command(after_help = EXIT_HELP)]
     Ls(Ls),
     /// Show an object's size, address, protection and state

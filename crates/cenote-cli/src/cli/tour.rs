@@ -16,8 +16,8 @@ pub(crate) struct Tour {
     /// Text to index
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) files: Vec<PathBuf>,
-    /// Directory of the store; made if it is missing, continued if it holds the store of an earlier
-    /// tour; a temporary directory if not given
+    /// Directory of the store; a temporary one if not given. A store that is missing is made. One
+    /// of an earlier tour is continued. Any other store gets a pool named tour
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) store: Option<PathBuf>,
     /// How many times to kill the process

@@ -65,8 +65,7 @@ pub(crate) fn run(arguments: &Top, out: &mut Out) -> Result<Verdict, Failure> {
     let socket = &arguments.socket;
     let cannot = |error: std::io::Error| {
         Failure::Failed(format!(
-            "{}: {error}: check that it is the socket of a daemon that runs, and may be connected \
-             to",
+            "{}: {error}: give the socket of a daemon that runs, and that this user may connect to",
             socket.display()
         ))
     };
