@@ -227,7 +227,7 @@ unsafe impl Backing for MemoryBacking {
         }
         if self.window.refuse.load(Ordering::Relaxed) {
             return Err(BackingError::Store {
-                doing: "taking a puddle",
+                doing: "growing the pool",
                 source: "no space left on device".into(),
             });
         }

@@ -181,7 +181,7 @@ unsafe impl Backing for PoolBacking {
 fn take_for(pool: &PoolBacking, role: Role, size: u64) -> Result<Extent, BackingError> {
     // The parts of a logged heap may be smaller than what the store has.
     let size = size.max(PoolOptions::PUDDLE_SIZE_MIN);
-    let failed = |error| BackingError::Store { doing: "taking a puddle", source: Box::new(error) };
+    let failed = |error| BackingError::Store { doing: "growing the pool", source: Box::new(error) };
     let puddle = pool.take_puddle_for(role, size).map_err(failed)?;
     if pool.record().heap == HeapKind::Logged {
         puddle.note_untraced();

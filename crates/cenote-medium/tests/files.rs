@@ -330,6 +330,9 @@ fn what_the_user_may_not_read_is_denied() {
             let other = rustix::process::Uid::from_raw(65534);
             rustix::thread::set_thread_res_uid(other, other, other).expect("become another user");
             check();
+            let options = MediumOptions { create: true, ..MediumOptions::default() };
+            let error = RealMedium::open(&dir.path().join("new"), &options).expect_err("denied");
+            assert!(error.to_string().contains("cannot be made"), "{error}");
         });
     });
     assert_eq!(medium.len("superblock").expect("len"), 4096, "nothing was truncated");

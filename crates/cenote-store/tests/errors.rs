@@ -153,7 +153,10 @@ fn a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants()
         matches!(error, OpenError::Locked { .. }) && started.elapsed() >= Duration::from_millis(60),
         "{error:?}"
     );
-    assert!(matches!(dir.try_open(OpenOptions::read_only()), Err(OpenError::Locked { .. })));
+    assert!(error.to_string().contains(" ms: close it there"), "{error}");
+    let error = dir.try_open(OpenOptions::read_only()).unwrap_err();
+    assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
+    assert!(!error.to_string().contains(" ms"), "it did not wait: {error}");
 
     // Another process names this one.
     if let Some((_, path)) = child::task() {

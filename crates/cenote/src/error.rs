@@ -64,7 +64,10 @@ pub enum Error {
         type_name: String,
     },
     /// The root is of another type.
-    #[error("root {index} of pool \"{pool}\" has type {found}, not {expected} ({expected_name})")]
+    #[error(
+        "root {index} of pool \"{pool}\" has type {found_name}, not {expected_name}: read it as \
+         that type, or take another root"
+    )]
     RootType {
         /// The pool.
         pool: String,
@@ -72,6 +75,8 @@ pub enum Error {
         index: u16,
         /// Type id of the root object.
         found: TypeId,
+        /// Its name; the number again if the store has no record of it.
+        found_name: String,
         /// Type id that was expected.
         expected: TypeId,
         /// Its name.
@@ -220,7 +225,10 @@ pub enum Error {
         reason: &'static str,
     },
     /// The root of this name is of another type.
-    #[error("root {name:?} of pool \"{pool}\" has type {found}, not {expected} ({expected_name})")]
+    #[error(
+        "root {name:?} of pool \"{pool}\" has type {found_name}, not {expected_name}: read it as \
+         that type, or take another root"
+    )]
     NamedRootType {
         /// The pool.
         pool: String,
@@ -228,6 +236,8 @@ pub enum Error {
         name: String,
         /// Type id of the root object.
         found: TypeId,
+        /// Its name; the number again if the store has no record of it.
+        found_name: String,
         /// Type id that was expected.
         expected: TypeId,
         /// Its name.
@@ -304,12 +314,13 @@ impl Error {
             Self::Dangling { addr, type_name } => {
                 of("Dangling", &[("addr", addr), ("type_name", type_name)])
             }
-            Self::RootType { pool, index, found, expected, expected_name } => of(
+            Self::RootType { pool, index, found, found_name, expected, expected_name } => of(
                 "RootType",
                 &[
                     ("pool", pool),
                     ("index", index),
                     ("found", found),
+                    ("found_name", found_name),
                     ("expected", expected),
                     ("expected_name", expected_name),
                 ],
@@ -333,12 +344,13 @@ impl Error {
             Self::RootName { name, reason } => {
                 of("RootName", &[("name", name), ("reason", reason)])
             }
-            Self::NamedRootType { pool, name, found, expected, expected_name } => of(
+            Self::NamedRootType { pool, name, found, found_name, expected, expected_name } => of(
                 "NamedRootType",
                 &[
                     ("pool", pool),
                     ("name", name),
                     ("found", found),
+                    ("found_name", found_name),
                     ("expected", expected),
                     ("expected_name", expected_name),
                 ],

@@ -167,6 +167,12 @@ pub(crate) fn numbered(pool: &PoolInner, index: u16) -> Result<RootEntry> {
     pool.root_entry(index)
 }
 
+/// What the store calls a type.
+fn type_name(pool: &PoolInner, id: TypeId) -> String {
+    let record = pool.handle.store().type_record(id);
+    record.map_or_else(|| id.to_string(), |record| record.name.to_string())
+}
+
 /// What numbered root `index` leads to. The caller holds a view or a transaction of the pool.
 pub(crate) fn root<T: Persist>(pool: &PoolInner, index: u16) -> Result<Option<Ptr<T>>> {
     let entry = numbered(pool, index)?;
@@ -178,6 +184,7 @@ pub(crate) fn root<T: Persist>(pool: &PoolInner, index: u16) -> Result<Option<Pt
             pool: pool.handle.name().to_string(),
             index,
             found: entry.type_id,
+            found_name: type_name(pool, entry.type_id),
             expected: T::TYPE_ID,
             expected_name: T::type_name(),
         });
@@ -231,6 +238,7 @@ pub(crate) fn get<T: Persist, R: Reader>(
             pool: pool.handle.name().to_string(),
             name: name.to_string(),
             found: target.type_id,
+            found_name: type_name(pool, target.type_id),
             expected: T::TYPE_ID,
             expected_name: T::type_name(),
         });

@@ -53,6 +53,8 @@ fn a_name_finds_its_value_after_a_close_and_an_open() -> Result<()> {
         if name == "nodes" && *expected == u64::TYPE_ID),
         "{wrong}"
     );
+    let types = format!("has type {}, not u64: read it as", Node::type_name());
+    assert!(wrong.to_string().contains(&types), "{wrong}");
     Ok(())
 }
 

@@ -160,7 +160,10 @@ fn roots_have_types() -> Result<()> {
     let store = Store::open(dir.path())?;
     let pool = store.pool("p")?;
     push(&pool, 1)?;
-    assert!(matches!(pool.read()?.root::<Other>(), Err(Error::RootType { .. })));
+    let wrong = pool.read()?.root::<Other>().unwrap_err();
+    assert!(matches!(wrong, Error::RootType { .. }), "{wrong}");
+    let types = format!("has type {}, not store::Other: read it as", Node::type_name());
+    assert!(wrong.to_string().contains(&types), "{wrong}");
     assert!(matches!(pool.read()?.root_at::<Node>(1024), Err(Error::RootIndex(_))));
     assert_eq!(pool.read()?.root_at::<Node>(1023)?, None);
     Ok(())

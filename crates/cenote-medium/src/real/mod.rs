@@ -102,6 +102,10 @@ fn create_directory(path: &Path) -> Result<()> {
     match std::fs::create_dir(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            let advice = "it cannot be made: check owner and mode of the directory above it";
+            return Err(MediumError::Open { path: path.to_owned(), advice, source });
+        }
         Err(error) => return Err(open_error(path, error)),
     }
     // `foo` has the parent "", which is the current directory.

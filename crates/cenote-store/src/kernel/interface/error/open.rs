@@ -7,6 +7,14 @@ use cenote_layout::header::HeaderError;
 use cenote_medium::{Durability, MediumError};
 use std::time::Duration;
 
+/// How long was waited, if the caller allowed any time for that.
+fn after(waited: Duration) -> String {
+    match waited.as_millis() {
+        0 => String::new(),
+        ms => format!(" after {ms} ms"),
+    }
+}
+
 /// Why a store is not opened. The medium is unchanged, or has a part of a recovery to be repeated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -55,8 +63,8 @@ pub enum OpenError {
         second: HeaderError,
     },
     /// Another process has the store open.
-    #[error("{path} is in use by {holder}; waited {} ms: close it there, or open with a longer \
-            lock_timeout", waited.as_millis())]
+    #[error("{path} is in use by {holder}{}: close it there, or open with a longer lock_timeout",
+            after(*waited))]
     Locked {
         /// The directory.
         path: String,
