@@ -80,7 +80,7 @@
 //!
 //! # What an operation costs
 //!
-//! The table counts two things:
+//! The table and the comments of methods count two things:
 //!
 //! * undo entries, without those of the allocator: two for each allocation at `power`, one at
 //!   `process`, one for each free;

@@ -1,5 +1,5 @@
-//! The locks of `robust.rs` for a caller that wants one: beside data in a pool, or in any memory
-//! that processes share.
+//! Locks that outlive the process that holds them: beside data in a pool, or in any memory that
+//! processes share.
 //!
 //! A lock is used where it lies, by its address: 8 bytes for a mutex, 512 for readers and writers,
 //! all zero to begin with. **No transaction adds a lock's bytes to its log**: an abort or a

@@ -88,6 +88,9 @@ impl Pool {
     /// panics, or the process dies in it. On return of `Ok` they are durable at the store's
     /// level.
     ///
+    /// To abort, `body` returns an error: [`Error::Aborted`] with a reason, or one of a type that
+    /// is `From<Error>`. If the compiler asks for that type, write `|tx| -> cenote::Result<_>`.
+    ///
     /// Waits for views and transactions of other threads on this pool; of other processes too, if
     /// they share it ([`Access::Shared`]).
     ///

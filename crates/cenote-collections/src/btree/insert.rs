@@ -33,8 +33,8 @@ struct Prepared<K, V> {
 }
 
 impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
-    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; where a
-    /// leaf splits, the leaf whole and 1 or 2 allocations.
+    /// Sets the value of a key and returns the old one. Logs 3 entries; 1 if the key is
+    /// there; where a leaf splits, the leaf whole and 1 or 2 allocations.
     ///
     /// A key that is there stays as it is, as in std.
     ///

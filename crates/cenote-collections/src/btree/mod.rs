@@ -278,7 +278,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         Ok(self.find(reader, key)?.is_some())
     }
 
-    /// The value of a key, to be changed: logged whole. 1 entry.
+    /// The value of a key, to be changed: logged whole, as 1 entry.
     ///
     /// # Errors
     /// As [`BTreeMap::len`], and [`Error::Tx`] if the log is full.

@@ -115,8 +115,8 @@ impl<K, V> RemovalPlan<K, V> {
 }
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
-    /// Removes the entry of a key and returns its value. 3 entries; where nodes merge, those whole,
-    /// and 1 free each.
+    /// Removes the entry of a key and returns its value. Logs 3 entries; where nodes merge, those
+    /// whole, and 1 free each.
     ///
     /// # Errors
     /// As [`BTreeMap::get_mut`].

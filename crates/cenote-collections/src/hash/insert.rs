@@ -55,8 +55,8 @@ enum Attach<K, V> {
 }
 
 impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
-    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; more
-    /// where a bucket splits, or its pages are full (1 allocation).
+    /// Sets the value of a key and returns the old one. Logs 3 entries; 1 if the key is
+    /// there; more where a bucket splits, or its pages are full (1 allocation).
     ///
     /// A key that is there stays as it is, as in std.
     ///

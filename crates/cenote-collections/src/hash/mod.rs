@@ -298,7 +298,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         Ok(self.entry_of(reader, key)?.is_some())
     }
 
-    /// The value of a key, to be changed: logged whole. 1 entry.
+    /// The value of a key, to be changed: logged whole, as 1 entry.
     ///
     /// # Errors
     /// As [`HashMap::len`], and [`cenote::Error::Tx`] if the log is full.

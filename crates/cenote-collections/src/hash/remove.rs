@@ -10,8 +10,8 @@ use core::borrow::Borrow;
 use core::hash::Hash;
 
 impl<K: Persist, V: Persist> HashMap<K, V> {
-    /// Removes the entry of a key and returns its value. 3 entries; where a page of a chain gets
-    /// empty, 2, and 1 free.
+    /// Removes the entry of a key and returns its value. Logs 3 entries; where a page of a chain
+    /// gets empty, 2, and 1 free.
     ///
     /// # Errors
     /// As [`HashMap::get_mut`].

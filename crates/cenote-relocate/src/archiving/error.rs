@@ -6,7 +6,7 @@ use cenote_medium::MediumError;
 use cenote_store::{Layouts, StoreError, TypeMismatch};
 use std::io;
 
-/// See the module.
+/// Why pools are not exported or imported. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchivingError {
