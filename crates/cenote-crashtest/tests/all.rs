@@ -16,3 +16,4 @@ mod relocation;
 mod shadowed;
 mod store_updates;
 mod sweeps;
+mod wear;
