@@ -4,7 +4,7 @@
 
 use Do::{Aligned, Alloc, Fill, Free, FreeAll, Many, Pass};
 use cenote_crashtest::logged::{
-    Do, LineCounts, LoggedWhen, Script, Subject, WholeWear, die_and_lose_power, run,
+    Do, LineCounts, LoggedWhen, Script, WholeWear, die_and_lose_power, run,
 };
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::tier::number_of_change;
@@ -82,7 +82,7 @@ fn what_a_process_saw_is_there_after_a_loss_of_power() {
 }
 
 fn counted(level: Durability, number: usize, seed: u64, steps: u32) -> Result<LineCounts, String> {
-    let sim = SimMedium::new(SimOptions { process_with_hooks: true, ..SimOptions::new(level) });
+    let sim = SimMedium::new(SimOptions::new(level));
     LineCounts::of(&sim, place(number), seed, steps)
 }
 
@@ -94,7 +94,7 @@ fn no_line_is_written_more_than_twice_while_a_block_waits() {
         let counts = counted(level, number, seed, steps).unwrap_or_else(|what| panic!("{what}"));
         let (lines, writes) = counts.totals();
         println!("{level:?}: {writes} writes of {lines} lines in {steps} steps");
-        assert!(writes > steps as usize / 2, "the medium counts");
+        assert!(writes > steps as usize / 4, "the medium counts");
         assert_eq!(counts.too_often(), [], "seed {seed}");
     }
 }
@@ -145,5 +145,3 @@ fn segments_that_are_not_durable_are_found() {
 fn frees_that_are_not_durable_are_found() {
     caught(WearBug::FreeNotFenced, LoggedWhen::Running, &FIRST, Power, 45);
 }
-
-const _: () = assert!(WholeWear::WINDOW_LEN > 0);

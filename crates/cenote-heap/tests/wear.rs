@@ -11,6 +11,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+#[path = "wear/corrupted.rs"]
+mod corrupted;
+
 type Heap = WearHeap<MemoryBacking>;
 
 const WAIT_MS: u32 = 100;
@@ -27,7 +30,11 @@ struct Bench {
 
 impl Bench {
     fn new(size_max: u64) -> Self {
-        let options = MemoryOptions { puddle_size: 256 << 10, size_max, writable: true };
+        Self::with_puddles(256 << 10, size_max)
+    }
+
+    fn with_puddles(puddle_size: u64, size_max: u64) -> Self {
+        let options = MemoryOptions { puddle_size, size_max, writable: true };
         Self {
             memory: MemoryBacking::new(options),
             now_ms: Arc::new(AtomicU64::new(1_700_000_000_000)),
@@ -57,6 +64,14 @@ impl Bench {
 
     fn pass(&self, ms: u64) {
         self.now_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        self.now_ms.load(Ordering::Relaxed)
+    }
+
+    fn set_now(&self, now_ms: u64) {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
     }
 
     fn told(&self) -> Vec<WearDamage> {
@@ -407,4 +422,83 @@ fn four_threads_share_no_block_and_lose_none() {
     for _ in 0..3 {
         model(next(&mut seed), 4000);
     }
+}
+
+fn words(addr: u64) -> [u64; 8] {
+    // SAFETY: a header in the backing's memory, which no thread uses meanwhile.
+    std::array::from_fn(|i| unsafe { byte(addr).cast::<u64>().add(i).read_volatile() })
+}
+
+fn set_words(addr: u64, words: &[u64; 8]) {
+    for (i, &word) in words.iter().enumerate() {
+        // SAFETY: as for `words`.
+        unsafe { byte(addr).cast::<u64>().add(i).write_volatile(word) };
+    }
+}
+
+fn mixed(old: &[u64; 8], new: &[u64; 8], part: u32) -> [u64; 8] {
+    std::array::from_fn(|i| if part & 1 << i != 0 { new[i] } else { old[i] })
+}
+
+/// A crash leaves a part of the first header of a segment; the next process begins another one
+/// there, and a crash leaves a part of that.
+fn torn_twice() -> Result<(), String> {
+    let bench = Bench::new(256 << 10);
+    let heap = bench.create();
+    let first = alloc(&heap, 64);
+    drop(heap);
+    let header = first - LINE;
+    let whole = words(header);
+    for part in (0..255u32).step_by(7) {
+        set_words(header, &mixed(&[0; 8], &whole, part));
+        let heap = bench.open();
+        assert_eq!(held(&heap).len(), 0, "part {part:#x}");
+        let before = words(header);
+        bench.pass(1000);
+        let second = heap.alloc(1000, 8, TypeId(8)).expect("room");
+        assert_eq!(second.addr, first);
+        drop(heap);
+        let after = words(header);
+        for part in 0..255u32 {
+            set_words(header, &mixed(&before, &after, part));
+            let report = bench.open().check();
+            let held = report.blocks.iter().all(|block| block == &second);
+            if !held || !report.damage.is_empty() {
+                return Err(format!("part {part:#x}: {report:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn parts_of_two_headers_are_no_header() {
+    torn_twice().unwrap_or_else(|what| panic!("{what}"));
+    plant(Bug::Wear(WearBug::TornLineKept));
+    let found = torn_twice();
+    plant(Bug::None);
+    println!("{:?}: {}", WearBug::TornLineKept, found.expect_err("the bug"));
+}
+
+#[test]
+fn ranges_that_are_taken_as_they_were_listed_are_found() {
+    plant(Bug::Wear(WearBug::StaleRangeBelieved));
+    let bench = Bench::new(256 << 10);
+    let heap = bench.create();
+    let blocks: Vec<u64> = (0..8).map(|_| alloc(&heap, 192)).collect();
+    for &block in &blocks {
+        heap.free(block).expect("allocated");
+        bench.pass(200);
+    }
+    let (mut taken, mut overlap) = (Vec::<(u64, u64)>::new(), false);
+    for size in [1000, 192, 192, 192, 192] {
+        if let Ok(block) = heap.alloc(size, 8, TypeId(1)) {
+            let (from, end) = (block.addr - LINE, block.addr + block.size);
+            overlap |= taken.iter().any(|&(a, b)| a < end && from < b);
+            taken.push((from, end));
+        }
+    }
+    plant(Bug::None);
+    let damaged = !heap.check().damage.is_empty();
+    assert!(overlap || damaged, "{:?} was not found", WearBug::StaleRangeBelieved);
 }

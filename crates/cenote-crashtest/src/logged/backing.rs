@@ -19,7 +19,6 @@ pub(super) const fn window_len(puddles: u64) -> u64 {
     (puddles + 1) * SLOT
 }
 
-#[derive(Debug)]
 pub(super) struct SimBacking {
     medium: OwnedMedium,
     persistence: Persistence,

@@ -6,14 +6,15 @@ use cenote_heap::AllocError;
 use cenote_heap::wear::{WearClock, WearHeap, WearOptions};
 use cenote_layout::LINE_SIZE;
 use cenote_layout::id::TypeId;
+use cenote_medium::Medium;
 use cenote_medium::sim::SimMedium;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const SIZES: &[u64] = &[32 << 10, 16 << 10, 16 << 10];
+const SIZES: &[u64] = &[32 << 10, 64 << 10, 64 << 10];
 /// Chunks of the three puddles, and the lines of each.
-const CHUNKS: u64 = 3 + 5 + 5;
+const CHUNKS: u64 = 3 + 29 + 29;
 const CHUNK_LINES: u64 = 32;
 /// Milliseconds that a freed block waits.
 pub const WAIT_MS: u32 = 100;
@@ -28,10 +29,15 @@ fn options() -> WearOptions {
 }
 
 /// A wear heap.
-#[derive(Debug)]
 pub struct WholeWear {
     heap: WearHeap<Arc<SimBacking>>,
     backing: Arc<SimBacking>,
+}
+
+impl std::fmt::Debug for WholeWear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WholeWear").finish_non_exhaustive()
+    }
 }
 
 impl WholeWear {
@@ -105,7 +111,7 @@ impl Subject for WholeWear {
         Ok(())
     }
 
-    fn go_on(&self, mut found: Held, _: u64) -> Result<(), String> {
+    fn go_on(&self, mut found: Held, hash: u64) -> Result<(), String> {
         let now = NOW_MS.get();
         NOW_MS.set(now + 1000);
         for (size, align) in [(64, 8), (1000, 8), (200, 256), (300, 8)] {
@@ -118,6 +124,10 @@ impl Subject for WholeWear {
         }
         for &addr in found.keys() {
             self.heap.free(addr).map_err(|error| format!("afterwards: {error}"))?;
+        }
+        if !hash.is_multiple_of(4) {
+            NOW_MS.set(now);
+            return Ok(());
         }
         // All lines can be given out.
         let (mut lines, mut last) = (0, 0);
@@ -168,11 +178,11 @@ impl LineCounts {
                     unsafe { sim.release_window(base, WholeWear::WINDOW_LEN) }.map_err(text)?;
                     subject = WholeWear::open(sim, base)?;
                 }
-                2..8 if !blocks.is_empty() => {
+                2..=7 if !blocks.is_empty() => {
                     let at = random as usize / 16 % blocks.len();
                     heap.free(blocks.swap_remove(at)).map_err(text)?;
                 }
-                9 => {
+                8 => {
                     let aligned = heap.alloc(random / 16 % 500, 64 << (random / 16 % 4), SMALL);
                     blocks.extend(aligned.ok().map(|block| block.addr));
                 }

@@ -56,6 +56,24 @@ impl<G: Backing> WearHeap<G> {
         report
     }
 
+    /// Addresses of all headers: of blocks, free ones too, and of segments. For tests, which damage
+    /// them.
+    #[must_use]
+    pub fn header_addresses(&self) -> Vec<u64> {
+        let (state, mut all) = (self.scan_all(self.lock()), Vec::new());
+        for at in &state.puddles {
+            let table = at.geometry.table;
+            let mut chunk = 0;
+            for segment in &at.segments {
+                all.push(at.addr_of(table + chunk));
+                chunk += (segment.end - segment.first) / at.geometry.chunk_lines;
+            }
+            for_each_block(at, &mut |line, _| all.push(at.addr_of(line)));
+        }
+        self.end(state);
+        all
+    }
+
     /// Counts; scans what is not scanned.
     #[must_use]
     pub fn stats(&self) -> WearStats {

@@ -196,6 +196,11 @@ impl LineWrites {
         self.changed.insert((inode, word * WORD as u64 / LINE_SIZE));
     }
 
+    /// All lines that have changed count as written back.
+    pub(crate) fn all_written(&mut self) {
+        self.written.extend(core::mem::take(&mut self.changed));
+    }
+
     /// Lines of a file were written back.
     fn written(&mut self, inode: Inode, first: u64, past: u64) {
         let lines = self.changed.extract_if((inode, first)..(inode, past), |_| true);

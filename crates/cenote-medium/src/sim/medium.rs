@@ -340,10 +340,16 @@ impl SimMedium {
 
     /// The lines that flushes and streams have written back since the last call: name of the file
     /// and number of the line in it, as often as that was. A flush of a line that has not changed
-    /// since the flush before writes nothing.
+    /// since the flush before writes nothing. At level `process`, which flushes nothing: the lines
+    /// that have changed since the last call.
     #[must_use]
     pub fn take_line_writes(&self) -> Vec<(String, u64)> {
         let mut live = self.core.live();
+        live.observe();
+        let is_power = live.origin.options.durability == Durability::Power;
+        if let Some(writes) = live.line_writes.as_mut().filter(|_| !is_power) {
+            writes.all_written();
+        }
         let written = live.line_writes.as_mut().map(|writes| core::mem::take(&mut writes.written));
         let name = |inode: Inode| {
             let named = |binding: &Binding| matches!(binding, Binding::File(i) if *i == inode);
