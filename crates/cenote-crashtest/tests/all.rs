@@ -17,3 +17,4 @@ mod shadowed;
 mod store_updates;
 mod sweeps;
 mod wear;
+mod wear_transactions;

@@ -26,9 +26,10 @@
 //! a word says by itself that it is whole and of which version, and a reader tells a slot that a
 //! crash broke off (all words whole, of several versions) from damage (a word that is not whole).
 //!
-//! The odd bits of word 3 are all ones in a slot that counts and says "allocated", all zeros in any
-//! other that counts. Inverted, the slot is *void*. So a log of a transaction, which sets or clears
-//! bits of one word, can take a slot back, and zeros in place of the word are damage.
+//! The odd bits of word 3 are all ones in a slot that says "allocated", and all zeros in any other.
+//! Where they are zeros in a slot of an allocated block, the block is given back: so a log of a
+//! transaction, which sets or clears bits of one word, frees a block and takes that back. Zeros in
+//! place of the whole word are damage.
 
 use crate::PAGE_SIZE;
 use crate::checksum::{checksum, seed};

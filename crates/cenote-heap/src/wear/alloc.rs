@@ -18,17 +18,18 @@
 //! Each commit is the change of one line, which counts when all its words are there; it is durable
 //! before the block is given out. Free blocks that lie in the lines of `A` get no new header.
 
-use super::clock::has_waited;
 use super::lists::FreeRange;
 use super::puddle::{OpenEnd, SegmentScan, WearPuddle, WearSegment};
 use super::state::{WaitingBlock, WearGuard, WearHeap, WearState, is_current};
 use crate::backing::{Backing, BackingError};
-use crate::block::BlockInfo;
+use crate::block::{Block, BlockInfo, Cancelled, Mark, Taking};
 use crate::error::AllocError;
 use cenote_layout::id::TypeId;
 use cenote_layout::puddle::header_space;
-use cenote_layout::wear::{WEAR_LINE, WEAR_SIZE_MAX, WearRecord};
+use cenote_layout::wear::{COMMIT_BITS, WEAR_LINE, WEAR_SIZE_MAX, WearRecord};
 use cenote_medium::planted::{Bug, Step, WearBug, planted, reach};
+use core::ptr::{NonNull, with_exposed_provenance_mut};
+use core::sync::atomic::AtomicU64;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,10 @@ pub fn block_size(size: u64) -> Option<u64> {
     (bytes <= WEAR_BLOCK_MAX).then_some(bytes)
 }
 
+/// What is asked before a block is allocated, if something is.
+pub(crate) type AskBefore<'b> =
+    Option<&'b mut dyn FnMut(&Block) -> Result<Taking, Cancelled>>;
+
 /// Lines that a block takes: from there on, so many.
 #[derive(Clone, Copy, Debug)]
 struct TakenLines {
@@ -72,6 +77,18 @@ impl<G: Backing> WearHeap<G> {
     /// # Errors
     /// Why there is no block; nothing is allocated.
     pub fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<BlockInfo, AllocError> {
+        self.alloc_asking(size, align, type_id, &mut None).map(|(block, _)| block)
+    }
+
+    /// [`WearHeap::alloc`]. Before anything of the block is stored, `before` is asked with it, and
+    /// what it flushed is made durable. Returns the word of its mark too.
+    pub(crate) fn alloc_asking(
+        &self,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+        before: &mut AskBefore<'_>,
+    ) -> Result<(BlockInfo, Option<NonNull<AtomicU64>>), AllocError> {
         if !self.backing.is_writable() {
             return Err(AllocError::ReadOnly);
         }
@@ -86,11 +103,13 @@ impl<G: Backing> WearHeap<G> {
         let mut state = self.lock();
         state.move_waiting(request.now_ms, self.wait_ms);
         let taken = loop {
-            let taken = self.take_free(&mut state, &request);
-            let taken = taken.or_else(|| self.take_open(&mut state, &request));
-            let taken = taken.or_else(|| self.take_new(&mut state, &request));
-            if let Some(taken) = taken {
-                break taken;
+            match self.take(&mut state, &request, before) {
+                Ok(Some(taken)) => break taken,
+                Ok(None) => {}
+                Err(Cancelled) => {
+                    self.end(state);
+                    return Err(AllocError::Cancelled);
+                }
             }
             if state.move_waiting(request.now_ms, self.wait_ms) {
                 continue;
@@ -103,10 +122,56 @@ impl<G: Backing> WearHeap<G> {
                 return Err(error);
             }
         };
-        let at = state.puddles.get(taken.puddle).map_or(0, |at| at.addr_of(taken.line + 1));
+        let at = state.puddles.get(taken.puddle);
+        let addr = at.map_or(0, |at| at.addr_of(taken.line + 1));
+        let word = at.and_then(|at| at.lines.commit_word(taken.line, false));
+        if before.is_some() {
+            state.in_transaction.insert((taken.puddle, taken.line));
+        }
         self.end(state);
         let size = u64::from(taken.lines - 1) * WEAR_LINE;
-        Ok(BlockInfo { addr: at, size, type_id })
+        Ok((BlockInfo { addr, size, type_id }, word))
+    }
+
+    /// A block in what is known; `None`: there is none.
+    fn take(
+        &self,
+        state: &mut WearState,
+        request: &WearRequest,
+        before: &mut AskBefore<'_>,
+    ) -> Result<Option<TakenLines>, Cancelled> {
+        if let Some(taken) = self.take_free(state, request, before)? {
+            return Ok(Some(taken));
+        }
+        if let Some(taken) = self.take_open(state, request, before)? {
+            return Ok(Some(taken));
+        }
+        match self.begin_segment(state, request) {
+            Some(()) => self.take_open(state, request, before),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks `before` about a block, whose header is to be stored in a line next.
+    fn ask(
+        &self,
+        at: &WearPuddle,
+        taken: TakenLines,
+        word: Option<NonNull<AtomicU64>>,
+        type_id: TypeId,
+        before: &mut AskBefore<'_>,
+    ) -> Result<(), Cancelled> {
+        let Some(before) = before else { return Ok(()) };
+        let addr = with_exposed_provenance_mut(at.addr_of(taken.line + 1) as usize);
+        let (Some(addr), Some(word)) = (NonNull::new(addr), word) else { return Err(Cancelled) };
+        let size = u64::from(taken.lines - 1) * WEAR_LINE;
+        let mark = Mark { word, mask: COMMIT_BITS };
+        before(&Block { addr, size, mark, type_id, has_ticket: true })?;
+        // What takes the block back is durable before anything says that it is allocated.
+        if !planted(Bug::Wear(WearBug::EntryNotFenced)) {
+            self.backing.fence();
+        }
+        Ok(())
     }
 
     fn full(
@@ -124,7 +189,12 @@ impl<G: Backing> WearHeap<G> {
     }
 
     /// A block in free lines.
-    fn take_free(&self, state: &mut WearState, request: &WearRequest) -> Option<TakenLines> {
+    fn take_free(
+        &self,
+        state: &mut WearState,
+        request: &WearRequest,
+        before: &mut AskBefore<'_>,
+    ) -> Result<Option<TakenLines>, Cancelled> {
         loop {
             let WearState { lists, puddles, .. } = &mut *state;
             let range = lists.take(request.lines, |range| {
@@ -134,12 +204,17 @@ impl<G: Backing> WearHeap<G> {
                 }
                 let begin = at.aligned(range.line, request.align)?;
                 Some(begin.saturating_add(request.lines) <= range.line + range.lines)
-            })?;
-            if let Some(taken) = self.take_from(state, &range, request) {
-                return Some(taken);
+            });
+            let Some(range) = range else { return Ok(None) };
+            match self.take_from(state, &range, request, before) {
+                Ok(Some(taken)) => return Ok(Some(taken)),
+                // A header there was damaged, and is out of use now: what is left can be listed.
+                Ok(None) => self.list_again(state, &range),
+                Err(Cancelled) => {
+                    self.list_again(state, &range);
+                    return Err(Cancelled);
+                }
             }
-            // A header there was damaged, and is out of use now: what is left can be listed.
-            self.list_again(state, &range);
         }
     }
 
@@ -161,32 +236,50 @@ impl<G: Backing> WearHeap<G> {
         state: &mut WearState,
         range: &FreeRange,
         request: &WearRequest,
-    ) -> Option<TakenLines> {
+        before: &mut AskBefore<'_>,
+    ) -> Result<Option<TakenLines>, Cancelled> {
         let puddle = range.puddle;
-        let at = state.puddles.get(puddle)?;
-        let begin = at.aligned(range.line, request.align)?;
-        let first = at.start_of(begin)?;
-        let (mut block, mut last_end) = (first, first);
-        while last_end < begin + request.lines {
-            let is_free = |record: &WearRecord| matches!(record, WearRecord::Free { .. });
-            if !self.is_header_right(state, puddle, block, is_free) {
-                return None;
-            }
-            last_end = state.puddles.get(puddle)?.end_of(block);
-            block = last_end;
-        }
+        let Some((begin, first, last_end)) = self.free_blocks(state, range, request) else {
+            return Ok(None);
+        };
         self.look_at_next(state, puddle, last_end);
         let left = last_end - (begin + request.lines);
         let absorbed = if left < 2 || left <= request.lines / SLACK { left } else { 0 };
-        let lines = request.lines + absorbed;
-        let taken = TakenLines { puddle, line: begin, lines };
+        let taken = TakenLines { puddle, line: begin, lines: request.lines + absorbed };
+        let Some(at) = state.puddles.get(puddle) else { return Ok(None) };
+        let word = match begin > first {
+            true => at.lines.first_commit_word(begin),
+            false => at.lines.commit_word(begin, true),
+        };
+        self.ask(at, taken, word, request.type_id, before)?;
         self.write_block(state, taken, (first, last_end), request);
         let behind = range.line + range.lines;
         let parts = [(range.line, first), (last_end, behind)];
         for (line, end) in parts.into_iter().filter(|(line, end)| line < end) {
             state.lists.add(FreeRange { puddle, line, lines: end - line });
         }
-        Some(taken)
+        Ok(Some(taken))
+    }
+
+    /// Where a block begins in a free range, and the free blocks that have its lines: the first one
+    /// and the end of the last. Their headers are right; `None`: one is not.
+    fn free_blocks(
+        &self,
+        state: &mut WearState,
+        range: &FreeRange,
+        request: &WearRequest,
+    ) -> Option<(u32, u32, u32)> {
+        let at = state.puddles.get(range.puddle)?;
+        let begin = at.aligned(range.line, request.align)?;
+        let first = at.start_of(begin)?;
+        let mut end = first;
+        while end < begin + request.lines {
+            if !self.is_header_right(state, range.puddle, end, WearRecord::is_free) {
+                return None;
+            }
+            end = state.puddles.get(range.puddle)?.end_of(end);
+        }
+        Some((begin, first, end))
     }
 
     /// Writes the headers of a block in the free blocks `first..end`, and what they leave over.
@@ -267,34 +360,29 @@ impl<G: Backing> WearHeap<G> {
         }
     }
 
-    /// Lets a block wait that is free now.
-    pub(crate) fn wait_or_free(&self, state: &mut WearState, block: WaitingBlock, now_ms: u64) {
-        let ignored = planted(Bug::Wear(WearBug::WaitIgnored));
-        if ignored || has_waited(now_ms, block.time_ms, self.wait_ms) {
-            state.make_free(&block.range);
-        } else {
-            state.wait(block, now_ms);
-        }
-    }
-
     /// A block at the open end of a segment.
-    fn take_open(&self, state: &mut WearState, request: &WearRequest) -> Option<TakenLines> {
-        let fits = |at: &WearPuddle| -> Option<u32> {
+    fn take_open(
+        &self,
+        state: &mut WearState,
+        request: &WearRequest,
+        before: &mut AskBefore<'_>,
+    ) -> Result<Option<TakenLines>, Cancelled> {
+        let fits = |at: &WearPuddle| -> Option<(u32, OpenEnd)> {
             let open = at.open.filter(|open| open.from_ms <= request.now_ms)?;
             let begin = at.aligned(open.from, request.align)?;
-            (begin.checked_add(request.lines)? <= open.end).then_some(begin)
+            (begin.checked_add(request.lines)? <= open.end).then_some((begin, open))
         };
-        let found = state.puddles.iter().rev().position(|at| fits(at).is_some())?;
-        let puddle = state.puddles.len() - 1 - found;
-        let at = state.puddles.get(puddle)?;
-        let begin = fits(at)?;
-        let (from, end) = at.open.map(|open| (open.from, open.end))?;
-        if begin > from {
+        let found = state.puddles.iter().enumerate().rev();
+        let found = found.filter_map(|(puddle, at)| Some((puddle, fits(at)?))).next();
+        let Some((puddle, (begin, open))) = found else { return Ok(None) };
+        if begin > open.from {
             self.close_open(state, puddle, begin, request.now_ms as u32);
         }
-        let left = end - (begin + request.lines);
+        let left = open.end - (begin + request.lines);
         let lines = request.lines + if left < 2 { left } else { 0 };
-        let at = state.puddles.get_mut(puddle)?;
+        let taken = TakenLines { puddle, line: begin, lines };
+        let Some(at) = state.puddles.get_mut(puddle) else { return Ok(None) };
+        self.ask(at, taken, at.lines.first_commit_word(begin), request.type_id, before)?;
         let block = WearRecord::Allocated { lines, type_id: request.type_id };
         at.lines.store_first(begin, &block, &*self.backing);
         reach(Step::WearCommitted);
@@ -303,7 +391,7 @@ impl<G: Backing> WearHeap<G> {
         at.live.put(begin, true);
         let from = begin + lines;
         at.open = at.open.map(|open| OpenEnd { from, ..open }).filter(|open| from < open.end);
-        Some(TakenLines { puddle, line: begin, lines })
+        Ok(Some(taken))
     }
 
     /// Makes a free block of an open end up to a line; it waits.
@@ -322,8 +410,8 @@ impl<G: Backing> WearHeap<G> {
         self.wait_or_free(state, WaitingBlock { range, time_ms }, self.clock.now_ms());
     }
 
-    /// A block in a new segment.
-    fn take_new(&self, state: &mut WearState, request: &WearRequest) -> Option<TakenLines> {
+    /// Begins a segment with room for a request, if a puddle has chunks for it.
+    fn begin_segment(&self, state: &mut WearState, request: &WearRequest) -> Option<()> {
         let needed = |at: &WearPuddle| -> Option<u32> {
             let is_scanned = at.segments.last().is_none_or(|last| last.scan == SegmentScan::Done);
             let quiet = at.open.is_none_or(|open| open.from_ms <= request.now_ms);
@@ -351,7 +439,7 @@ impl<G: Backing> WearHeap<G> {
         at.begun += chunks;
         at.segments.push(WearSegment { first, end, scan: SegmentScan::Done });
         at.open = Some(OpenEnd { from: first, end, from_ms: 0 });
-        self.take_open(state, request)
+        Some(())
     }
 
     /// Takes a puddle that has room for a request.

@@ -39,6 +39,9 @@ impl<G: Backing> WearHeap<G> {
         let now_ms = self.clock.now_ms();
         state.move_waiting(now_ms, self.wait_ms);
         let block = block_at(state, (puddle, line), addr)?;
+        if state.in_transaction.contains(&(puddle, block)) {
+            return Err(FreeError::InTransaction { addr });
+        }
         if !self.is_header_right(state, puddle, block, WearRecord::is_allocated) {
             return Err(FreeError::DamagedHeader { addr });
         }
@@ -109,7 +112,7 @@ impl<G: Backing> WearHeap<G> {
     }
 
     /// Puddle and line of an address, whose segment is scanned then.
-    fn scanned_at(&self, addr: u64) -> (WearGuard<'_>, Result<(usize, u32), FreeError>) {
+    pub(crate) fn scanned_at(&self, addr: u64) -> (WearGuard<'_>, Result<(usize, u32), FreeError>) {
         let state = self.lock();
         let Some(slot) = self.backing.slot(addr) else {
             let error = match self.backing.is_foreign(addr) {
@@ -131,7 +134,7 @@ impl<G: Backing> WearHeap<G> {
 }
 
 /// The first line of the allocated block whose bytes begin at `addr`.
-fn block_at(
+pub(crate) fn block_at(
     state: &WearState,
     (puddle, line): (usize, u32),
     addr: u64,

@@ -2,7 +2,7 @@
 //! but for those that make the heap and set roots, are here.
 
 use crate::backing::Backing;
-use cenote_layout::wear::{LineWords, WEAR_LINE, WearLine, WearRecord, place_of};
+use cenote_layout::wear::{COMMIT_BITS, LineWords, WEAR_LINE, WearLine, WearRecord, place_of};
 use cenote_medium::planted::{Bug, Step, WearBug, planted, reach};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +116,32 @@ impl PuddleLines {
         }
         self.store(line, slot * 4, &new, backing);
         true
+    }
+
+    /// The word whose commit bits decide about the slot that says what a line says; of the next slot
+    /// to be written, if `next`.
+    pub(crate) fn commit_word(&self, line: u32, next: bool) -> Option<NonNull<AtomicU64>> {
+        let slot = match self.read(line) {
+            WearLine::Says { slot, .. } => slot ^ usize::from(next),
+            _ => return None,
+        };
+        self.line(line)?.get(WearLine::commit_word(slot)).map(NonNull::from)
+    }
+
+    /// The same of the slot that [`PuddleLines::store_first`] makes say something.
+    pub(crate) fn first_commit_word(&self, line: u32) -> Option<NonNull<AtomicU64>> {
+        self.line(line)?.get(WearLine::commit_word(1)).map(NonNull::from)
+    }
+
+    /// Gives an allocated block back by the commit bits of its header; durable on return.
+    pub(crate) fn give_back<G: Backing>(&self, line: u32, backing: &G) {
+        let Some(word) = self.commit_word(line, false) else { return };
+        // SAFETY: a word of a header, which is accessed by atomics alone.
+        unsafe { word.as_ref() }.fetch_and(!COMMIT_BITS, Ordering::AcqRel);
+        if !planted(Bug::Wear(WearBug::ReturnNotFlushed)) {
+            self.flush(line, backing);
+        }
+        backing.fence();
     }
 
     /// Makes a damaged line say that it is; durable on return.

@@ -114,7 +114,7 @@ fn look_at(at: &WearPuddle, report: &mut WearReport) {
                 let (addr, size) = (at.addr_of(line + 1), bytes - WEAR_LINE);
                 report.blocks.push(BlockInfo { addr, size, type_id });
             }
-            WearLine::Says { record: WearRecord::Free { .. }, .. } if !live => {}
+            WearLine::Says { record, .. } if record.is_free() && !live => {}
             WearLine::Says { .. } => {
                 report.damage.push(damage("the header of a block says something else"));
             }

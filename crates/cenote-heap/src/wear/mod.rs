@@ -11,10 +11,12 @@
 //!
 //! Modules, each of which imports earlier ones only: `error`; `clock`; `bits`, `lists` (memory of
 //! the process); `lines` (reads and writes headers); `puddle`, `state` (what is known); `damage`;
-//! `scan`; `heap` (make, open); `alloc`; `free`; `look` (check, counts).
+//! `scan`; `heap` (make, open); `alloc`; `free`; `blocks` (offers it
+//! as a [`crate::Heap`]); `look` (check, counts).
 
 mod alloc;
 mod bits;
+mod blocks;
 mod clock;
 mod damage;
 mod error;

@@ -50,8 +50,7 @@ fn read_segment(lines: &PuddleLines, first: u32, end: u32, is_last: bool) -> Seg
             }
             WearLine::Says { record, .. } if record.size() > 0 && record.size() <= end - at => {
                 let next = at + record.size();
-                let is_free = matches!(record, WearRecord::Free { .. });
-                let doubtful = is_free && !found.damaged.is_empty();
+                let doubtful = record.is_free() && !found.damaged.is_empty();
                 if !doubtful || !(at + 1..next).any(|line| is_sure(lines, line)) {
                     found.blocks.push((at, record));
                     at = next;
@@ -91,7 +90,7 @@ fn next_block(
     (known, is_last): (Option<u32>, bool),
 ) -> u32 {
     let begins = |&line: &u32| match lines.read(line) {
-        WearLine::Says { record: WearRecord::Free { .. }, .. } => {
+        WearLine::Says { record, .. } if record.is_free() => {
             Some(line) == known || planted(Bug::Wear(WearBug::FreeHeaderBelieved))
         }
         WearLine::Says { .. } => is_sure(lines, line),
@@ -240,6 +239,11 @@ impl<G: Backing> WearHeap<G> {
             match record {
                 WearRecord::Free { time_ms, .. } => {
                     self.take_over_free(state, WaitingBlock { range, time_ms }, now_ms);
+                }
+                // Since when it is free is not known: it waits from now on.
+                WearRecord::Returned { .. } => {
+                    let block = WaitingBlock { range, time_ms: now_ms as u32 };
+                    self.wait_or_free(state, block, now_ms);
                 }
                 WearRecord::Damaged { .. } => {
                     self.put_out_of_use(state, range, "its header was found damaged before");

@@ -5,8 +5,9 @@ use super::error::WearDamage;
 use super::lists::{FreeLists, FreeRange};
 use super::puddle::WearPuddle;
 use crate::backing::{Backing, Extent};
+use cenote_medium::planted::{Bug, WearBug, planted};
 use core::fmt;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What is told of damage.
@@ -60,6 +61,10 @@ pub(crate) struct WearState {
     /// Oldest first. On media each block names the one before it.
     pub(crate) waiting: VecDeque<WaitingBlock>,
     pub(crate) waiting_lines: u64,
+    /// Blocks that a transaction has allocated, or is to free, by puddle and line.
+    pub(crate) in_transaction: BTreeSet<(usize, u32)>,
+    /// Blocks that were given back, and do not wait yet: a log speaks of them.
+    pub(crate) held: BTreeSet<(usize, u32)>,
     /// All damage that was found.
     pub(crate) damage: Vec<WearDamage>,
     /// How much of it was told.
@@ -151,6 +156,16 @@ impl<G: Backing> WearHeap<G> {
 
     pub(crate) fn wait_for_scan<'h>(&'h self, state: WearGuard<'h>) -> WearGuard<'h> {
         self.scanned.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a block wait that is free now.
+    pub(crate) fn wait_or_free(&self, state: &mut WearState, block: WaitingBlock, now_ms: u64) {
+        let ignored = planted(Bug::Wear(WearBug::WaitIgnored));
+        if ignored || has_waited(now_ms, block.time_ms, self.wait_ms) {
+            state.make_free(&block.range);
+        } else {
+            state.wait(block, now_ms);
+        }
     }
 
     /// Lets go of the lock, and tells of damage that was found.

@@ -37,6 +37,12 @@ pub enum WearRecord {
         /// The type of what it holds.
         type_id: TypeId,
     },
+    /// Free lines that a log of a transaction gave back: the block was allocated and is not, since
+    /// when is not said. No program writes this record; the commit bits say so.
+    Returned {
+        /// How many, the header among them.
+        lines: u32,
+    },
     /// Lines whose header was damaged. They are out of use.
     Damaged {
         /// How many.
@@ -54,9 +60,10 @@ impl WearRecord {
     #[must_use]
     pub const fn size(&self) -> u32 {
         match *self {
-            Self::Free { lines, .. } | Self::Allocated { lines, .. } | Self::Damaged { lines } => {
-                lines
-            }
+            Self::Free { lines, .. }
+            | Self::Allocated { lines, .. }
+            | Self::Returned { lines }
+            | Self::Damaged { lines } => lines,
             Self::Segment { chunks } => chunks,
         }
     }
@@ -67,10 +74,16 @@ impl WearRecord {
         matches!(self, Self::Allocated { .. })
     }
 
+    /// Whether it is a free block.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        matches!(self, Self::Free { .. } | Self::Returned { .. })
+    }
+
     const fn kind(&self) -> u32 {
         match self {
             Self::Free { .. } => 0,
-            Self::Allocated { .. } => 1,
+            Self::Allocated { .. } | Self::Returned { .. } => 1,
             Self::Damaged { .. } => 2,
             Self::Segment { .. } => 3,
         }
@@ -80,7 +93,7 @@ impl WearRecord {
         let (a, b) = match *self {
             Self::Free { link, time_ms, .. } => (link, time_ms),
             Self::Allocated { type_id, .. } => (type_id.0 as u32, (type_id.0 >> 32) as u32),
-            Self::Damaged { .. } | Self::Segment { .. } => (0, 0),
+            _ => (0, 0),
         };
         [self.size() & WEAR_SIZE_MAX | self.kind() << 26 | version << 28, a, b]
     }
@@ -154,7 +167,6 @@ fn versions(slot: usize) -> impl Iterator<Item = u32> {
 struct WholeSlot {
     version: u32,
     record: WearRecord,
-    counts: bool,
 }
 
 fn whole(key: u64, place: u64, slot: usize, words: &SlotWords) -> Option<WholeSlot> {
@@ -165,8 +177,12 @@ fn whole(key: u64, place: u64, slot: usize, words: &SlotWords) -> Option<WholeSl
     let all = (0..4).all(|number| is_word(key, place, number, version, words[number]));
     let payloads = [words[0], words[1], words[2]].map(|word| (word >> 32) as u32);
     let record = WearRecord::of(payloads).filter(|_| all)?;
-    let counts = words[LAST] & COMMIT_BITS == record.commit_bits();
-    Some(WholeSlot { version, record, counts })
+    let record = match (record, words[LAST] & COMMIT_BITS) {
+        (WearRecord::Allocated { lines, .. }, 0) => WearRecord::Returned { lines },
+        (record, bits) if bits == record.commit_bits() => record,
+        _ => return None,
+    };
+    Some(WholeSlot { version, record })
 }
 
 /// Whether every word of a slot is whole, of whatever version.
@@ -205,26 +221,23 @@ impl WearLine {
         let [first, second] = slots else { return Self::Unused };
         let read = [whole(key, place, 0, first), whole(key, place, 1, second)];
         let says = |slot: usize, whole: WholeSlot| {
-            let WholeSlot { version, record, .. } = whole;
+            let WholeSlot { version, record } = whole;
             Self::Says { record, slot, version }
         };
         let chosen = match read {
             _ if Self::is_unused(key, place, words) => Some(Self::Unused),
             [Some(even), Some(odd)] => {
                 let odd_is_newer = odd.version.wrapping_sub(even.version) % VERSIONS < 8;
-                let (newer, older) = if odd_is_newer { (1, 0) } else { (0, 1) };
-                [newer, older].into_iter().find_map(|slot: usize| {
-                    let whole = read[slot]?;
-                    whole.counts.then(|| says(slot, whole))
-                })
+                let newer = usize::from(odd_is_newer);
+                read[newer].map(|whole| says(newer, whole))
             }
             [Some(one), None] => {
                 let other = is_broken_off(key, place, 1, second);
-                (one.counts && other).then(|| says(0, one))
+                other.then(|| says(0, one))
             }
             [None, Some(one)] => {
                 let other = is_broken_off(key, place, 0, first);
-                (one.counts && other).then(|| says(1, one))
+                other.then(|| says(1, one))
             }
             [None, None] => None,
         };
@@ -262,6 +275,12 @@ impl WearLine {
             (Some(one), Some(other)) if one != other => None,
             (one, other) => one.or(other),
         }
+    }
+
+    /// The number of the word whose commit bits decide about a slot.
+    #[must_use]
+    pub const fn commit_word(slot: usize) -> usize {
+        slot * 4 + LAST
     }
 
     /// The words of a line that is all zeros, or that nothing reads yet. Slot 0 says that there is
@@ -409,23 +428,34 @@ mod tests {
     }
 
     #[test]
-    fn a_log_takes_a_slot_back_by_its_commit_bits() {
+    fn a_log_gives_a_block_back_by_its_commit_bits_and_takes_that_back() {
+        let returned = Some(WearRecord::Returned { lines: 9 });
         let mut words = WearLine::first(KEY, PLACE, &FREE);
         put(&mut words, &BLOCK);
-        let slot = 0;
-        words[slot * 4 + 3] &= !COMMIT_BITS;
-        assert_eq!(said(&words), Some(FREE), "an allocation is taken back");
-        words[slot * 4 + 3] |= COMMIT_BITS;
-        put(&mut words, &FREE);
-        words[7] |= COMMIT_BITS;
-        assert_eq!(said(&words), Some(BLOCK), "a free is taken back");
-        put(&mut words, &FREE);
-        assert_eq!(said(&words), Some(FREE));
-        // A log that names the slot that will be used, before it is.
-        words[3] |= COMMIT_BITS;
-        assert_eq!(said(&words), Some(FREE));
         words[3] &= !COMMIT_BITS;
-        assert_eq!(said(&words), Some(FREE));
+        assert_eq!(said(&words), returned);
+        words[3] |= COMMIT_BITS;
+        assert_eq!(said(&words), Some(BLOCK));
+        words[3] &= !COMMIT_BITS;
+        // The next block, in any part: the log clears the bits of the slot that it gets.
+        let mut new = words;
+        put(&mut new, &BLOCK);
+        for part in 0..256u32 {
+            let torn = core::array::from_fn(|i| if part & 1 << i != 0 { new[i] } else { words[i] });
+            let expected = if torn == new { Some(BLOCK) } else { returned };
+            assert_eq!(said(&torn), expected, "{part:#x}");
+            let mut cleared = torn;
+            cleared[7] &= !COMMIT_BITS;
+            assert_eq!(said(&cleared), returned, "{part:#x}");
+        }
+        // A line that nothing used.
+        let first = WearLine::first(KEY, PLACE, &BLOCK);
+        for part in 0..255u32 {
+            let mut torn: LineWords =
+                core::array::from_fn(|i| if part & 1 << i != 0 { first[i] } else { 0 });
+            torn[7] &= !COMMIT_BITS;
+            assert_eq!(WearLine::read(KEY, PLACE, &torn), WearLine::Unused, "{part:#x}");
+        }
     }
 
     #[test]

@@ -24,6 +24,10 @@ pub enum WearBug {
     NextNotLookedAt,
     /// The scan goes on at any header behind a damaged one.
     FreeHeaderBelieved,
+    /// A header is stored before the entry that takes its block back is durable.
+    EntryNotFenced,
+    /// A block that a transaction gives back is so in memory alone.
+    ReturnNotFlushed,
     /// A free range is taken as it was listed.
     StaleRangeBelieved,
 }
