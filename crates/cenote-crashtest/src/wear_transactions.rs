@@ -272,7 +272,8 @@ impl CheckPool {
                     result = guarded(|| verify(&again, sides));
                 }
             });
-            result.map_err(|what| format!("crash of the recovery at {:?}: {what}", state.label()))?;
+            result
+                .map_err(|what| format!("crash of the recovery at {:?}: {what}", state.label()))?;
         }
         Ok(())
     }

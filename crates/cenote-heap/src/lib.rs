@@ -2,7 +2,8 @@
 //! one ([`Trace`]).
 //!
 //! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), [`logged`] (Poseidon) and [`wear`]
-//! (NVMalloc; no pool has it yet). [`PoolHeap`] opens the kind that the catalog names for a pool. Beside the folders lies what every kind needs:
+//! (NVMalloc; no pool has it yet). [`PoolHeap`] opens the kind that the catalog names for a pool.
+//! Beside the folders lies what every kind needs:
 //!
 //! * [`backing`]: what a heap uses below it, as a small trait: puddles, flush, fence. `pool`
 //!   implements it for a store's pool; [`MemoryBacking`] is plain memory, for tests and

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex};
 
 #[path = "wear/corrupted.rs"]
 mod corrupted;
+#[path = "wear/killed.rs"]
+mod killed;
 
 type Heap = WearHeap<MemoryBacking>;
 
@@ -106,7 +108,8 @@ fn held(heap: &Heap) -> BTreeMap<u64, u64> {
 fn a_freed_block_is_not_given_out_before_its_time() {
     let bench = Bench::new(256 << 10);
     let heap = bench.create();
-    let blocks: Vec<u64> = std::iter::from_fn(|| Some(heap.alloc(1000, 8, TypeId(7)).ok()?.addr)).collect();
+    let blocks: Vec<u64> =
+        std::iter::from_fn(|| Some(heap.alloc(1000, 8, TypeId(7)).ok()?.addr)).collect();
     assert!(blocks.len() > 150, "{} blocks", blocks.len());
     heap.free(blocks[3]).expect("allocated");
     bench.pass(u64::from(WAIT_MS));
@@ -266,7 +269,10 @@ fn allocation_begins_before_the_scan_has_ended() {
 }
 
 /// A byte behind a block, and a byte before it, are found when it or its neighbour is freed.
-fn stray_byte(at: impl Fn(u64, u64) -> u64, freed: usize) -> (Bench, Result<(), FreeError>, [u64; 4]) {
+fn stray_byte(
+    at: impl Fn(u64, u64) -> u64,
+    freed: usize,
+) -> (Bench, Result<(), FreeError>, [u64; 4]) {
     let bench = Bench::new(1 << 20);
     let heap = bench.create();
     let blocks = [0; 4].map(|_| alloc(&heap, 192));
@@ -381,12 +387,20 @@ fn model(seed: u64, steps: u32) {
     let bench = Bench::new(8 << 20);
     let heap = bench.create();
     let mut all: Vec<Mine> = std::thread::scope(|scope| {
-        let workers: Vec<_> =
-            (0..4).map(|n| scope.spawn({ let heap = &heap; move || work(heap, seed + n, steps) })).collect();
-        let passing = scope.spawn(|| (0..200).for_each(|_| {
-            bench.pass(3);
-            std::thread::yield_now();
-        }));
+        let workers: Vec<_> = (0..4)
+            .map(|n| {
+                scope.spawn({
+                    let heap = &heap;
+                    move || work(heap, seed + n, steps)
+                })
+            })
+            .collect();
+        let passing = scope.spawn(|| {
+            (0..200).for_each(|_| {
+                bench.pass(3);
+                std::thread::yield_now();
+            })
+        });
         let all = workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
         passing.join().expect("a clock");
         all

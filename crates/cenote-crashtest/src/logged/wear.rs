@@ -167,7 +167,9 @@ impl LineCounts {
         sim.count_line_writes();
         let mut blocks = Vec::new();
         for _ in 0..steps {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let random = seed >> 33;
             let heap = &subject.heap;
             match random % 16 {

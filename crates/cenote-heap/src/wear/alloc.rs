@@ -1,22 +1,24 @@
 //! Allocates blocks.
 //!
 //! An allocation takes, in this order: free lines; the open end of a segment; a new segment; what
-//! another segment has that is not scanned yet; a new puddle. Lines that a block leaves over wait as
-//! freed blocks do: their header was written now, and is to be written again only after that time.
+//! another segment has that is not scanned yet; a new puddle. Lines that a block leaves over wait
+//! as freed blocks do: their header was written now, and is to be written again only after that
+//! time.
 //!
 //! *States and commits.* `R` is the header of what is left over behind the block, `F` that of the
-//! free block in which the new one begins, `A` that of the new block.
+//! free block in which the new one begins, `A` that of the new block. The last store commits.
 //!
-//! | case | steps; the one that commits is the last store | after a crash before it |
+//! | case | stores | after a crash before the last |
 //! | --- | --- | --- |
-//! | free lines, from the start of a free block | `R` (several), fence; **`A`** over `F` | `R` lies inside a free block, where no reader looks |
-//! | free lines, from inside a free block | `A` and `R`, fence; **`F`**, shorter | the same of `A` and `R` |
-//! | open end | **`A`** | zeros, or zeros and a part of `A`: the end is open |
+//! | from the start of a free block | `R`, fence; **`A`** over `F` | `R` inside a free block |
+//! | from inside a free block | `A` and `R`, fence; **`F`**, shorter | the same of `A` and `R` |
+//! | open end | **`A`** | the end is open: zeros, or a part of `A` |
 //! | open end, aligned | **`F`** before it, fence; then **`A`** | a free block more |
-//! | new segment | **`F`** over the open end of the last one, fence; **its line of the table**, fence | a free block more; a segment without blocks |
+//! | new segment | **`F`** over the last open end, fence; **its line of the table** | the same |
 //!
-//! Each commit is the change of one line, which counts when all its words are there; it is durable
-//! before the block is given out. Free blocks that lie in the lines of `A` get no new header.
+//! No reader looks inside a free block. Each commit is the change of one line, which counts when
+//! all its words are there; it is durable before the block is given out. Free blocks that lie in
+//! the lines of `A` get no new header.
 
 use super::lists::FreeRange;
 use super::puddle::{OpenEnd, SegmentScan, WearPuddle, WearSegment};
@@ -58,8 +60,7 @@ pub fn block_size(size: u64) -> Option<u64> {
 }
 
 /// What is asked before a block is allocated, if something is.
-pub(crate) type AskBefore<'b> =
-    Option<&'b mut dyn FnMut(&Block) -> Result<Taking, Cancelled>>;
+pub(crate) type AskBefore<'b> = Option<&'b mut dyn FnMut(&Block) -> Result<Taking, Cancelled>>;
 
 /// Lines that a block takes: from there on, so many.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! The wear heap as a pool's allocator ([`Heap`]): marks for the logs of transactions, and roots.
 //!
-//! The mark of a block is the commit bits of its header ([`cenote_layout::wear`]): all ones while it
-//! is allocated, all zeros when it is given back. So a log, which sets or clears bits of one word
-//! and knows no heaps, takes an allocation or a free back, or makes it so.
+//! The mark of a block is the commit bits of its header ([`cenote_layout::wear`]): all ones while
+//! it is allocated, all zeros when it is given back. So a log, which sets or clears bits of one
+//! word and knows no heaps, takes an allocation or a free back, or makes it so.
 //!
 //! *Allocation.* `before` writes the entry that clears the mark. A fence makes it durable, then the
 //! header is stored, with its mark, and made durable: for a block that says "allocated" on media,

@@ -71,9 +71,10 @@ impl<G: Backing> WearHeap<G> {
 
     /// Looks at the header behind a block: an overflow of the block by a byte has changed it.
     pub(crate) fn look_at_next(&self, state: &mut WearState, puddle: usize, line: u32) {
-        let next = state.puddles.get(puddle).is_some_and(|at| {
-            at.has_header(line) && !at.damaged.contains_key(&line)
-        });
+        let next = state
+            .puddles
+            .get(puddle)
+            .is_some_and(|at| at.has_header(line) && !at.damaged.contains_key(&line));
         if next {
             let live = state.puddles.get(puddle).is_some_and(|at| at.live.get(line));
             self.is_header_right(state, puddle, line, |record| record.is_allocated() == live);

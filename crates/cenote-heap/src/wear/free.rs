@@ -99,7 +99,12 @@ impl<G: Backing> WearHeap<G> {
     }
 
     /// What the header of an allocated block says; `None`: it is damaged.
-    pub(crate) fn info(&self, state: &mut WearState, puddle: usize, block: u32) -> Option<BlockInfo> {
+    pub(crate) fn info(
+        &self,
+        state: &mut WearState,
+        puddle: usize,
+        block: u32,
+    ) -> Option<BlockInfo> {
         if !self.is_header_right(state, puddle, block, WearRecord::is_allocated) {
             return None;
         }

@@ -4,8 +4,8 @@
 //! its checksum. **Opening** reads it and the segment tables, a line for each chunk, and no block;
 //! [`super::scan`] reads those.
 //!
-//! A line of a table that is damaged is made anew: the next segment begins where the next whole line
-//! stands, and the last one ends with its puddle.
+//! A line of a table that is damaged is made anew: the next segment begins where the next whole
+//! line stands, and the last one ends with its puddle.
 
 use super::error::{WearDamage, WearError};
 use super::lines::PuddleLines;
@@ -16,8 +16,8 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::header;
 use cenote_layout::puddle::header_space;
 use cenote_layout::wear::{WEAR_LINE, WearGeometry, WearHeader, WearLine, WearRecord};
-use core::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::ptr::without_provenance_mut;
+use core::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use zerocopy::IntoBytes;
@@ -159,7 +159,9 @@ impl<G: Backing> WearHeap<G> {
             let is_unused = puddle.lines.read(table + begun) == WearLine::Unused;
             let count = match said {
                 Some(count) => count,
-                None if is_unused && next.is_none() && puddle.lines.is_zero(puddle.chunk_at(begun)) =>
+                None if is_unused
+                    && next.is_none()
+                    && puddle.lines.is_zero(puddle.chunk_at(begun)) =>
                 {
                     torn = (!puddle.lines.is_zero(table + begun)).then_some(table + begun);
                     break;

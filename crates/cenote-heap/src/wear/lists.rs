@@ -50,7 +50,8 @@ impl Default for FreeLists {
 impl FreeLists {
     /// Adds a range as the newest of its class.
     pub(crate) fn add(&mut self, range: FreeRange) {
-        if let Some(list) = self.classes.get_mut(class_of(range.lines)).filter(|_| range.lines > 0) {
+        if let Some(list) = self.classes.get_mut(class_of(range.lines)).filter(|_| range.lines > 0)
+        {
             list.push_back(range);
             self.entries += 1;
         }

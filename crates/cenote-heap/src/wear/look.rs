@@ -135,7 +135,8 @@ fn count(state: &WearState) -> WearStats {
         let open = at.open.map_or(0, |open| u64::from(open.end - open.from));
         let left = u64::from(at.geometry.chunks - at.begun) * u64::from(at.geometry.chunk_lines);
         stats.unused_bytes += (open + left) * WEAR_LINE;
-        stats.damaged_bytes += at.damaged.values().map(|&lines| u64::from(lines)).sum::<u64>() * WEAR_LINE;
+        stats.damaged_bytes +=
+            at.damaged.values().map(|&lines| u64::from(lines)).sum::<u64>() * WEAR_LINE;
         for_each_block(at, &mut |line, end| {
             let bytes = u64::from(end - line) * WEAR_LINE;
             if at.live.get(line) {

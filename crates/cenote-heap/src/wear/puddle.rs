@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// How far the scan of a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentScan {
-    /// Nobody has begun it.
+    /// No thread has begun it.
     Pending,
     /// A thread reads it.
     Claimed,

@@ -6,12 +6,13 @@
 //!
 //! **Damage.** Where a block should begin and no whole header stands, the scan looks at each line
 //! behind, for the next header of an *allocated* block: one that says so is always right, because a
-//! free overwrites it. A free header may be one of an earlier time, inside the block whose header is
-//! damaged, and is not believed. If the size of the block is left in its header, its end is known.
+//! free overwrites it. A free header may be one of an earlier time, inside the block whose header
+//! is damaged, and is not believed. If the size of the block is left in its header, its end is
+//! known.
 
-use super::lists::FreeRange;
-use super::lines::PuddleLines;
 use super::clock::{has_waited, is_to_come};
+use super::lines::PuddleLines;
+use super::lists::FreeRange;
 use super::puddle::{OpenEnd, SegmentScan, WearPuddle, WearSegment};
 use super::state::{WaitingBlock, WearGuard, WearHeap, WearState};
 use crate::backing::Backing;
@@ -133,7 +134,7 @@ impl<G: Backing> WearHeap<G> {
         WearProgress { scanned: segments - state.unscanned, segments }
     }
 
-    /// Scans one segment that nobody has begun; `false`: there is none.
+    /// Scans one segment that no thread has begun; `false`: there is none.
     fn scan_one(&self) -> bool {
         let mut state = self.lock();
         let Some((puddle, segment)) = pending(&mut state) else { return false };
@@ -260,9 +261,7 @@ impl<G: Backing> WearHeap<G> {
         let FreeRange { puddle, line, lines } = block.range;
         let Some(at) = state.puddles.get_mut(puddle) else { return };
         let age = (now_ms as u32).wrapping_sub(block.time_ms);
-        if has_waited(now_ms, block.time_ms, self.wait_ms)
-            && !is_to_come(now_ms, block.time_ms)
-        {
+        if has_waited(now_ms, block.time_ms, self.wait_ms) && !is_to_come(now_ms, block.time_ms) {
             at.free.fill(line, line + lines, true);
             return;
         }
@@ -295,7 +294,7 @@ fn free_ranges(at: &WearPuddle, puddle: usize, segment: usize) -> Vec<FreeRange>
     ranges
 }
 
-/// A segment that nobody has begun to scan.
+/// A segment that no thread has begun to scan.
 fn pending(state: &mut WearState) -> Option<(usize, usize)> {
     let is_pending = |segment: &WearSegment| segment.scan == SegmentScan::Pending;
     while let Some(at) = state.puddles.get(state.scan_at) {

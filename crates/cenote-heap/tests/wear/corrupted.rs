@@ -82,7 +82,9 @@ impl Victim {
     }
 
     fn bytes_at(&self, addr: u64, len: u64) -> &[u8] {
-        let inside = |puddle: &&Copied| (puddle.addr..puddle.addr + puddle.bytes.len() as u64).contains(&addr);
+        let inside = |puddle: &&Copied| {
+            (puddle.addr..puddle.addr + puddle.bytes.len() as u64).contains(&addr)
+        };
         let puddle = self.puddles.iter().find(inside).expect("a puddle");
         let from = (addr - puddle.addr) as usize;
         &puddle.bytes[from..(from + len as usize).min(puddle.bytes.len())]
@@ -105,7 +107,10 @@ impl Victim {
             }
             // A byte, a word, a slot of any value.
             2 => (header + random / 16 % LINE, vec![(random >> 24) as u8]),
-            3 => (header + random / 16 % 8 * 8, random.wrapping_mul(0x9e37_79b9).to_le_bytes().to_vec()),
+            3 => (
+                header + random / 16 % 8 * 8,
+                random.wrapping_mul(0x9e37_79b9).to_le_bytes().to_vec(),
+            ),
             4 => (header + random / 16 % 2 * 32, (0..32).map(|_| next(seed) as u8).collect()),
             // Zeros, ones.
             5 => (header + random / 16 % 8 * 8, vec![0; 8 * (1 + (random / 256 % 8) as usize)]),
@@ -150,9 +155,8 @@ impl Victim {
     fn compare(&self, heap: &Heap, changed: &BTreeSet<u64>) -> Result<(), String> {
         let report = heap.check();
         let found = held(&report);
-        let out_of_use = |addr: u64| {
-            report.damage.iter().any(|d| (d.addr..d.addr + d.bytes).contains(&addr))
-        };
+        let out_of_use =
+            |addr: u64| report.damage.iter().any(|d| (d.addr..d.addr + d.bytes).contains(&addr));
         for (addr, block) in &self.held {
             let is_changed = changed.contains(&(addr - LINE));
             match found.get(addr) {
@@ -183,7 +187,8 @@ impl Victim {
             };
             let (from, end) = (block.addr - LINE, block.addr + block.size);
             let before = self.held.range(..end).next_back();
-            if let Some((addr, (size, _))) = before.filter(|(addr, (size, _))| *addr + size > from) {
+            if let Some((addr, (size, _))) = before.filter(|(addr, (size, _))| *addr + size > from)
+            {
                 return Err(format!("{from:#x}..{end:#x} lies on {addr:#x}, {size:#x} bytes"));
             }
         }

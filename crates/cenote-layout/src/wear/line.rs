@@ -255,9 +255,8 @@ impl WearLine {
         }
         let is_first = |i: usize| is_word(key, place, i % 4, (i / 4) as u32, words[i]);
         let missing = (0..8).filter(|&i| !is_first(i));
-        let (count, zeros) = missing.fold((0, 0), |(count, zeros), i| {
-            (count + 1, zeros + u32::from(words[i] == 0))
-        });
+        let (count, zeros) =
+            missing.fold((0, 0), |(count, zeros), i| (count + 1, zeros + u32::from(words[i] == 0)));
         count > 0 && count == zeros
     }
 
@@ -266,8 +265,7 @@ impl WearLine {
         let size = |slot: usize| {
             let word = words[slot * 4];
             let version = (word >> 60) as u32;
-            let is_whole =
-                version as usize % 2 == slot && is_word(key, place, 0, version, word);
+            let is_whole = version as usize % 2 == slot && is_word(key, place, 0, version, word);
             let kind = (word >> 58) & 3;
             (is_whole && kind == 1).then_some((word >> 32) as u32 & WEAR_SIZE_MAX)
         };
@@ -316,7 +314,10 @@ impl WearLine {
             .find(|&v| !is_left(v) && !is_left((v + 1) % VERSIONS))
             .unwrap_or((newest + 2 + u32::from(newest as usize % 2 != first)) % VERSIONS);
         let second = (version + 1) % VERSIONS;
-        [(first, record.encode(key, place, version)), (1 - first, record.encode(key, place, second))]
+        [
+            (first, record.encode(key, place, version)),
+            (1 - first, record.encode(key, place, second)),
+        ]
     }
 
     /// The slot that is to say `record` next, and its words; `None`: the line says nothing now.
@@ -411,8 +412,7 @@ mod tests {
             for value in [0, 1, 0x55, 0xaa, 0xff] {
                 let mut changed = words;
                 let shift = byte % 8 * 8;
-                changed[byte / 8] =
-                    changed[byte / 8] & !(0xff << shift) | value << shift;
+                changed[byte / 8] = changed[byte / 8] & !(0xff << shift) | value << shift;
                 assert!(changed == words || said(&changed).is_none(), "byte {byte}: {value:#x}");
             }
         }
