@@ -122,7 +122,11 @@ impl Victim {
             // An overflow or an underflow of a block, by up to some hundred bytes.
             _ => {
                 let len = 1 + random / 16 % 300;
-                let at = if random / 8 % 2 == 0 { header } else { header + LINE - len.min(LINE) };
+                let at = if (random / 8).is_multiple_of(2) {
+                    header
+                } else {
+                    header + LINE - len.min(LINE)
+                };
                 (at, vec![0x41; len as usize])
             }
         };

@@ -179,7 +179,7 @@ fn child() {
     });
 }
 
-/// What is there is what the threads were told, up to what each was about to do.
+/// The blocks are those that the threads were told, up to the operation that each was about to do.
 fn compare(heap: &Heap, base: u64, oracle: &[ThreadOracle; THREADS]) -> u64 {
     let report = heap.check();
     assert_eq!(report.damage, []);

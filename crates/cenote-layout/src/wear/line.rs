@@ -306,7 +306,7 @@ impl WearLine {
         };
         let wholes: [Option<WholeSlot>; 2] =
             core::array::from_fn(|slot| whole(key, place, slot, slots.get(slot)?));
-        let newest = wholes.iter().flatten().map(|whole| whole.version).last().unwrap_or(0);
+        let newest = wholes[1].or(wholes[0]).map_or(0, |whole| whole.version);
         let first = usize::from(wholes[0].is_none() && wholes[1].is_some());
         let later = (1..8).map(|more| (newest + more) % VERSIONS);
         let version = later
