@@ -11,6 +11,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+#[path = "wear/as_heap.rs"]
+mod as_heap;
 #[path = "wear/corrupted.rs"]
 mod corrupted;
 #[path = "wear/killed.rs"]
