@@ -1,7 +1,7 @@
 //! The wear heap in plain memory: waiting, merges, alignment, wrong frees, the scan, damage, and a
 //! model.
 
-use cenote_heap::wear::{WearClock, WearDamage, WearHeap, WearOptions, WearProgress};
+use cenote_heap::wear::{WearClock, WearDamage, WearError, WearHeap, WearOptions, WearProgress};
 use cenote_heap::{AllocError, Backing, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, WearBug, plant};
@@ -234,7 +234,13 @@ fn a_heap_is_open_once_and_made_once() {
     drop(heap);
     assert!(WearHeap::create(bench.memory.clone(), &bench.options()).is_err(), "made already");
     assert!(open(&bench).is_ok());
-    assert!(open(&Bench::new(1 << 20)).is_err(), "no heap there");
+    let bench = Bench::new(1 << 20);
+    assert!(open(&bench).is_err(), "no heap there");
+    for (wait_ms, chunk_log) in [(1 << 31, 12), (100, 9), (100, 25)] {
+        let options = WearOptions { wait_ms, chunk_log, ..bench.options() };
+        let made = WearHeap::create(bench.memory.clone(), &options);
+        assert!(matches!(made, Err(WearError::Options { .. })), "{made:?}");
+    }
 }
 
 #[test]

@@ -49,6 +49,9 @@ pub const WEAR_SIZE_MAX: u32 = (1 << 26) - 1;
 /// Least and most binary logarithm of a chunk's bytes.
 pub const CHUNK_LOG: core::ops::RangeInclusive<u32> = 10..=24;
 
+/// Most milliseconds that a freed block waits: 12 days. Times count modulo 2^32.
+pub const WAIT_MS_MAX: u32 = 1 << 30;
+
 /// The first page of a wear heap; it never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -95,6 +98,9 @@ impl Header for WearHeader {
         let field = |field, value| HeaderError::Field { what: Self::NAME, field, value };
         if !CHUNK_LOG.contains(&self.chunk_log) {
             return Err(field("chunk_log", u64::from(self.chunk_log)));
+        }
+        if self.wait_ms > WAIT_MS_MAX {
+            return Err(field("wait_ms", u64::from(self.wait_ms)));
         }
         match self.reserved.iter().any(|&byte| byte != 0) {
             true => Err(HeaderError::Reserved { what: Self::NAME }),

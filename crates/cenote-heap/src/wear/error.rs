@@ -19,6 +19,17 @@ pub enum WearError {
         /// Its bytes.
         size: u64,
     },
+    /// No heap can be made so.
+    #[error(
+        "no wear heap is made with {what} {value}: blocks wait for up to 2^30 ms, and chunks have \
+         2^10 to 2^24 bytes"
+    )]
+    Options {
+        /// Which option.
+        what: &'static str,
+        /// What it says.
+        value: u32,
+    },
     /// A heap is there.
     #[error("the pool has a wear heap: open it")]
     Exists,

@@ -15,7 +15,9 @@ use crate::backing::{Backing, BackingError, Extent};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header;
 use cenote_layout::puddle::header_space;
-use cenote_layout::wear::{WEAR_LINE, WearGeometry, WearHeader, WearLine, WearRecord};
+use cenote_layout::wear::{
+    CHUNK_LOG, WAIT_MS_MAX, WEAR_LINE, WearGeometry, WearHeader, WearLine, WearRecord,
+};
 use core::ptr::without_provenance_mut;
 use core::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +48,12 @@ impl<G: Backing> WearHeap<G> {
             0 => CHUNKS.1,
             log => log,
         };
+        if !CHUNK_LOG.contains(&log) {
+            return Err(WearError::Options { what: "chunk_log", value: log });
+        }
+        if options.wait_ms > WAIT_MS_MAX {
+            return Err(WearError::Options { what: "wait_ms", value: options.wait_ms });
+        }
         let key = match options.key {
             0 => random_key()?,
             key => key,
