@@ -11,7 +11,11 @@ CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH_OTHERS:-4}" histories "$others"
 # Steps of the heap, of stores and of a daemon's clients, pools with the logged heap, calls that are
 # dropped: all of them.
 CENOTE_CRASH_DEPTH=all cargo test -p cenote-crashtest --test all -- \
-    dropped:: heap_steps:: hosted_clients:: logged_pools:: store_updates:: shadowed::logged::
+    dropped:: heap_steps:: hosted_clients:: logged_pools:: store_updates:: shadowed::logged:: \
+    wear:: wear_transactions::
 # Every bit of a heap's metadata.
 CENOTE_FLIPS=all cargo test -p cenote-heap --test all -- \
     flips::every_flipped_bit_of_descriptors --nocapture
+# A million damaged headers of the wear heap, and its processes killed.
+CENOTE_WEAR_TRIALS=1000000 CENOTE_WEAR_KILLS=400 cargo test -p cenote-heap --test all -- \
+    wear::corrupted:: wear::killed:: --nocapture

@@ -21,6 +21,7 @@ pub mod updates;
 pub mod verify;
 mod visits;
 mod walk;
+pub mod wear_transactions;
 
 /// Of every test of this crate, and of nothing that runs otherwise.
 #[global_allocator]

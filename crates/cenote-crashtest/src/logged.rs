@@ -1,4 +1,4 @@
-//! The logged heap, crashed everywhere, on a simulated medium without a store.
+//! The logged heap and the wear heap, crashed everywhere, on a simulated medium without a store.
 //!
 //! A *script* is a list of [`Do`]. Crash points are flushes, fences, file operations, and the steps
 //! between stores that the heap's own code names ([`cenote_medium::planted::reach`]).
@@ -9,7 +9,7 @@
 //! smallest blocks), and no store goes where the file has no space. The same holds for a crash of
 //! the recovery, and for a loss of power after a recovery from the death of a process.
 //!
-//! [`OneSubHeap`] and [`WholeHeap`] are crashed; `backing` has the files under both.
+//! [`OneSubHeap`], [`WholeHeap`] and [`WholeWear`] are crashed; `backing` has the files under them.
 
 use crate::explore::guarded;
 use cenote_layout::id::TypeId;
@@ -25,9 +25,11 @@ use std::sync::Arc;
 mod backing;
 mod heap;
 mod sub_heap;
+mod wear;
 
 pub use heap::WholeHeap;
 pub use sub_heap::{DATA_LEN, OneSubHeap};
+pub use wear::{LineCounts, WAIT_MS, WholeWear};
 
 /// One thing that a program does. Blocks are numbered by address among those that are allocated.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,10 @@ pub enum Do {
     Compact,
     /// A transaction: allocations, frees by number, and its end.
     Transaction(&'static [u64], &'static [usize], TransactionEnd),
+    /// Allocates a block at a multiple of so many bytes, in a wear heap.
+    Aligned(u64, u64),
+    /// So many milliseconds pass, for a wear heap.
+    Pass(u64),
     /// Goes on on another CPU.
     Cpu(u32),
     /// A transaction over sub-heaps: CPUs and sizes of allocations, frees by number, and its end.

@@ -120,9 +120,9 @@ pub fn base_image(level: Durability, window_base: u64, heap: HeapKind) -> Result
 }
 
 /// Gets a log's further segments from the store.
-struct Segments {
-    store: cenote_store::Store,
-    log_id: u64,
+pub(crate) struct Segments {
+    pub(crate) store: cenote_store::Store,
+    pub(crate) log_id: u64,
 }
 
 impl SegmentSource for Segments {

@@ -16,3 +16,5 @@ mod relocation;
 mod shadowed;
 mod store_updates;
 mod sweeps;
+mod wear;
+mod wear_transactions;

@@ -95,6 +95,23 @@ pub enum AllocError {
         /// Why the pool does not grow.
         source: BackingError,
     },
+    /// Blocks that were freed wait in a wear heap, and there is no other room.
+    #[error(
+        "no block of {size} bytes for type {type_id} now: {waiting} bytes of freed blocks wait for \
+         {wait_ms} ms ({source}): try again then"
+    )]
+    Waits {
+        /// What was asked for.
+        size: u64,
+        /// For which type.
+        type_id: TypeId,
+        /// Bytes that wait.
+        waiting: u64,
+        /// Milliseconds that a block waits.
+        wait_ms: u32,
+        /// Why the pool does not grow.
+        source: BackingError,
+    },
     /// A puddle of the pool cannot be used.
     #[error(transparent)]
     Puddle(#[from] OpenError),
@@ -151,6 +168,15 @@ pub enum FreeError {
          check`"
     )]
     Damaged {
+        /// The address.
+        addr: u64,
+    },
+    /// The header of the block, in a wear heap, is damaged.
+    #[error(
+        "the header of the block at {addr:#x} is damaged: its lines are out of use; what is in \
+         them can be read (`cenote check` lists them)"
+    )]
+    DamagedHeader {
         /// The address.
         addr: u64,
     },

@@ -1,8 +1,9 @@
 //! Heaps of pools: several kinds behind one trait ([`Heap`]). Kinds that can trace have a second
 //! one ([`Trace`]).
 //!
-//! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7) and [`logged`] (Poseidon). [`PoolHeap`]
-//! opens the kind that the catalog names for a pool. Beside the folders lies what every kind needs:
+//! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), [`logged`] (Poseidon) and [`wear`]
+//! (NVMalloc; no pool has it yet). [`PoolHeap`] opens the kind that the catalog names for a pool.
+//! Beside the folders lies what every kind needs:
 //!
 //! * [`backing`]: what a heap uses below it, as a small trait: puddles, flush, fence. `pool`
 //!   implements it for a store's pool; [`MemoryBacking`] is plain memory, for tests and
@@ -36,6 +37,7 @@ mod sync;
 pub mod trace;
 pub mod traced;
 mod values;
+pub mod wear;
 
 pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};

@@ -25,3 +25,4 @@ mod store;
 mod stray;
 mod tracing;
 mod trim;
+mod wear;

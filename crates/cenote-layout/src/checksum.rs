@@ -68,6 +68,10 @@ pub mod seed {
     pub const SLAB_RECORD: u64 = 0x4345_4e4f_5445_001d;
     /// [`crate::logged::TicketWord`].
     pub const TICKET: u64 = 0x4345_4e4f_5445_001e;
+    /// [`crate::wear::WearHeader`].
+    pub const WEAR: u64 = 0x4345_4e4f_5445_001f;
+    /// [`crate::wear::WearLine`].
+    pub const WEAR_LINE: u64 = 0x4345_4e4f_5445_0020;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].

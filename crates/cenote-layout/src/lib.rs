@@ -40,6 +40,7 @@ pub mod snapshot;
 pub mod superblock;
 pub mod types;
 pub mod values;
+pub mod wear;
 
 /// Bytes of a page: the unit of mapping and of puddle sizes.
 pub const PAGE_SIZE: u64 = 4096;

@@ -11,6 +11,7 @@ mod copies;
 mod logged;
 mod pointers;
 mod steps;
+mod wear;
 
 #[cfg(feature = "planted-bugs")]
 pub use active::plant;
@@ -21,6 +22,7 @@ pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
+pub use wear::WearBug;
 
 /// Whether this build has the feature `planted-bugs`, as builds of the whole workspace do.
 pub const COMPILED: bool = cfg!(feature = "planted-bugs");
@@ -593,4 +595,6 @@ pub enum Bug {
     Pointer(PointerBug),
     /// One of copies of pools.
     Copy(CopyBug),
+    /// One of the wear heap's.
+    Wear(WearBug),
 }

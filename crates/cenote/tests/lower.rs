@@ -26,7 +26,7 @@ const LEADS: &str = "Attached Body Connection FileHandle Backing Heap Host Hosti
     Journal DaemonApi HeapLog LogLease LogWriter LoggedHeap Medium MemoryBacking MicroLog \
     OwnedMedium OwnedRegion Owner PoolBacking PoolHandle Psyncing PuddleHeap Puddle ReplayTarget \
     SegmentSource SimHook SimMedium Source Store SubHeap TracedHeap Tracked Transaction \
-    DualMapping TxContext TypeRecord View";
+    DualMapping TxContext TypeRecord View WearHeap";
 
 /// Types that are addresses.
 const ADDRESSES: [&str; 5] = ["NonNull", "AtomicPtr", "AtomicU64", "AtomicU32", "AtomicU8"];

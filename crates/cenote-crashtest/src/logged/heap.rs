@@ -161,6 +161,7 @@ impl WholeHeap {
                     heap.alloc(256, 1, kind).map_err(text)?;
                 }
             }
+            Do::Aligned(..) | Do::Pass(_) => return Err("a step of a wear heap".into()),
             Do::Transaction(..) => return Err("a heap's transactions are across".into()),
             Do::Across(allocs, frees, end) => {
                 let frees: Result<Vec<u64>, String> =

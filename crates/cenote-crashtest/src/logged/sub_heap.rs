@@ -143,6 +143,7 @@ impl Run<'_> {
                 }
             }
             Do::Compact => drop(self.heap.compact().map_err(text)?),
+            Do::Aligned(..) | Do::Pass(_) => return Err("a step of a wear heap".into()),
             Do::Cpu(_) | Do::Across(..) => return Err("one sub-heap has no CPUs".into()),
             Do::Transaction(sizes, frees, end) => {
                 let frees: Result<Vec<u64>, String> =

@@ -164,6 +164,16 @@ pub enum Step {
     LogRead,
     /// All of it is applied, and its range has not moved on.
     LogApplied,
+    /// What a block of a wear heap leaves over has its headers, and the block has none.
+    WearRestStored,
+    /// The header that commits a change of a wear heap was stored.
+    WearCommitted,
+    /// The open end of a segment is a free block.
+    WearEndClosed,
+    /// A segment is in the table of its puddle, and no block is in it.
+    WearSegmentStored,
+    /// One word of a header was stored.
+    WearWordStored,
 }
 
 /// What hears of steps.

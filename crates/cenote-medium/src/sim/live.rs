@@ -20,7 +20,7 @@ use super::window::{MappedRange, SimWindow};
 use crate::{Durability, LockKind, MapMode};
 use cenote_layout::LINE_SIZE;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -184,6 +184,35 @@ pub(crate) struct Live {
     pub(crate) clock_s: u64,
     /// Words that were stored through a mapping into pages without space.
     pub(crate) hole_stores: u64,
+    /// Writes by line, if they are counted.
+    pub(crate) line_writes: Option<LineWrites>,
+}
+
+/// Lines that were written back since the last look, as often as they were.
+#[derive(Default)]
+pub(crate) struct LineWrites {
+    /// Changed since their last write-back.
+    changed: BTreeSet<(Inode, u64)>,
+    /// Inode and number of line.
+    pub(crate) written: Vec<(Inode, u64)>,
+}
+
+impl LineWrites {
+    /// A word was found changed.
+    fn changed(&mut self, inode: Inode, word: u64) {
+        self.changed.insert((inode, word * WORD as u64 / LINE_SIZE));
+    }
+
+    /// All lines that have changed count as written back.
+    pub(crate) fn all_written(&mut self) {
+        self.written.extend(core::mem::take(&mut self.changed));
+    }
+
+    /// Lines of a file were written back.
+    fn written(&mut self, inode: Inode, first: u64, past: u64) {
+        let lines = self.changed.extract_if((inode, first)..(inode, past), |_| true);
+        self.written.extend(lines);
+    }
 }
 
 impl Live {
@@ -234,6 +263,7 @@ impl Live {
             random,
             clock_s,
             hole_stores: 0,
+            line_writes: None,
         }
     }
 
@@ -247,13 +277,16 @@ impl Live {
         if self.blind {
             return;
         }
-        let Self { maps, files, events, recording, hole_stores, .. } = self;
+        let Self { maps, files, events, recording, hole_stores, line_writes, .. } = self;
         let mut stores = Vec::new();
         for map in maps.iter().filter(|map| map.mode.is_shared_writable()) {
             if let Some(file) = files.get_mut(&map.inode) {
                 let mut content = std::mem::take(&mut file.content);
                 map.collect(&mut content, |word, value| {
                     *hole_stores += u64::from(file.is_hole(word));
+                    if let Some(writes) = line_writes {
+                        writes.changed(map.inode, word);
+                    }
                     stores.push(WordStore { inode: map.inode, word, value })
                 });
                 file.content = content;
@@ -330,6 +363,7 @@ impl Live {
 
     /// The lines of a range were flushed (`whole_lines`), or its words streamed.
     pub(crate) fn flushed(&mut self, addr: u64, len: u64, whole_lines: bool) {
+        self.count_lines(addr, len);
         if self.origin.options.durability == Durability::Process {
             return self.record(Event::Moment);
         }
@@ -350,6 +384,21 @@ impl Live {
             Event::Flush { thread, inode: map.inode, first, words: past - first }
         });
         self.events.extend(flushes);
+    }
+
+    /// Counts the lines of a range that a flush or a stream writes back.
+    fn count_lines(&mut self, addr: u64, len: u64) {
+        if self.line_writes.is_none() {
+            return;
+        }
+        self.observe();
+        let Self { maps, line_writes: Some(writes), .. } = self else { return };
+        let shared = maps.iter().filter(|map| map.mode.is_shared_writable());
+        for map in shared.filter(|map| map.overlaps(addr, len)) {
+            let first = (addr.max(map.addr) - map.addr) / LINE_SIZE;
+            let past = ((addr + len).min(map.addr + map.len) - map.addr).div_ceil(LINE_SIZE);
+            writes.written(map.inode, first, past);
+        }
     }
 
     /// A fence of this thread.

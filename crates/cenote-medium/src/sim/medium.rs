@@ -7,8 +7,8 @@ use super::content::WORD;
 use super::crash::{CrashKind, CrashState, Image};
 use super::explore::{Explorer, Limits, Visited};
 use super::fault::{Fault, FaultEffect, FaultPoint};
-use super::live::{History, Live};
-use super::model::{Binding, Event, MediumModel};
+use super::live::{History, LineWrites, Live};
+use super::model::{Binding, Event, Inode, MediumModel};
 use super::options::{Origin, SimOptions};
 use super::random::{Random, mix};
 use crate::{Durability, SimHook, SimSlot};
@@ -329,6 +329,34 @@ impl SimMedium {
         let mut live = self.core.live();
         live.observe();
         live.hole_stores
+    }
+
+    /// Counts from now on which lines of files are written back through mappings.
+    pub fn count_line_writes(&self) {
+        let mut live = self.core.live();
+        live.observe();
+        live.line_writes = Some(LineWrites::default());
+    }
+
+    /// The lines that flushes and streams have written back since the last call: name of the file
+    /// and number of the line in it, as often as that was. A flush of a line that has not changed
+    /// since the flush before writes nothing. At level `process`, which flushes nothing: the lines
+    /// that have changed since the last call.
+    #[must_use]
+    pub fn take_line_writes(&self) -> Vec<(String, u64)> {
+        let mut live = self.core.live();
+        live.observe();
+        let is_power = live.origin.options.durability == Durability::Power;
+        if let Some(writes) = live.line_writes.as_mut().filter(|_| !is_power) {
+            writes.all_written();
+        }
+        let written = live.line_writes.as_mut().map(|writes| core::mem::take(&mut writes.written));
+        let name = |inode: Inode| {
+            let named = |binding: &Binding| matches!(binding, Binding::File(i) if *i == inode);
+            let found = live.names.iter().find(|(_, binding)| named(binding));
+            found.map_or_else(String::new, |(name, _)| name.to_string())
+        };
+        written.unwrap_or_default().into_iter().map(|(inode, line)| (name(inode), line)).collect()
     }
 
     /// Bytes of a file that have no space; 0 if there is no such file.

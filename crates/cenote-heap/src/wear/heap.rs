@@ -1,0 +1,258 @@
+//! Makes and opens a wear heap.
+//!
+//! **Making** stores the header of the heap into a root puddle of zeros: it commits, when it fits
+//! its checksum. **Opening** reads it and the segment tables, a line for each chunk, and no block;
+//! [`super::scan`] reads those.
+//!
+//! A line of a table that is damaged is made anew: the next segment begins where the next whole
+//! line stands, and the last one ends with its puddle.
+
+use super::error::{WearDamage, WearError};
+use super::lines::PuddleLines;
+use super::puddle::{SegmentScan, WearPuddle, WearSegment};
+use super::state::{WearHeap, WearOptions, WearState};
+use crate::backing::{Backing, BackingError, Extent};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::header;
+use cenote_layout::puddle::header_space;
+use cenote_layout::wear::{
+    CHUNK_LOG, WAIT_MS_MAX, WEAR_LINE, WearGeometry, WearHeader, WearLine, WearRecord,
+};
+use core::ptr::without_provenance_mut;
+use core::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use zerocopy::IntoBytes;
+
+/// Bytes of a puddle from which on chunks are large.
+const LARGE: u64 = 1 << 20;
+/// Binary logarithm of the bytes of a chunk in small and in large puddles.
+const CHUNKS: (u32, u32) = (12, 16);
+
+impl<G: Backing> WearHeap<G> {
+    /// Makes a heap in a pool that has its root puddle and no more, and opens it.
+    ///
+    /// # Errors
+    /// The pool has a heap, or no root puddle that is large enough; it is shared or read-only.
+    pub fn create(backing: G, options: &WearOptions) -> Result<Self, WearError> {
+        if !backing.is_writable() {
+            return Err(WearError::ReadOnly);
+        }
+        let root = root_of(&backing)?;
+        // SAFETY: the root puddle is mapped, and large enough (`root_of`).
+        if unsafe { read_header(&root) }.is_ok() {
+            return Err(WearError::Exists);
+        }
+        let log = match options.chunk_log {
+            0 if root.size < LARGE => CHUNKS.0,
+            0 => CHUNKS.1,
+            log => log,
+        };
+        if !CHUNK_LOG.contains(&log) {
+            return Err(WearError::Options { what: "chunk_log", value: log });
+        }
+        if options.wait_ms > WAIT_MS_MAX {
+            return Err(WearError::Options { what: "wait_ms", value: options.wait_ms });
+        }
+        let key = match options.key {
+            0 => random_key()?,
+            key => key,
+        };
+        let header = WearHeader::new(key, options.wait_ms, log);
+        let words = header.as_bytes().chunks_exact(8);
+        for (at, word) in (start_of(&root)..).step_by(8).zip(words) {
+            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+            if word != 0 {
+                let to = with_exposed_provenance_mut::<u64>(at as usize);
+                // SAFETY: a word of the root puddle, which is mapped for writing; nothing else uses
+                // the pool before it has a heap.
+                unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Release);
+            }
+        }
+        let at = with_exposed_provenance(start_of(&root) as usize);
+        // SAFETY: the header lies in the root puddle.
+        unsafe { backing.flush(at, PAGE_SIZE as usize) };
+        backing.fence();
+        Self::open(backing, options)
+    }
+
+    /// Opens the heap of a pool. Blocks are not read: they are when they are needed, or by
+    /// [`WearHeap::scan`].
+    ///
+    /// # Errors
+    /// There is no heap, its header is damaged, it is open, or it is shared.
+    pub fn open(backing: G, options: &WearOptions) -> Result<Self, WearError> {
+        let root = root_of(&backing)?;
+        // SAFETY: the root puddle is mapped, and large enough (`root_of`).
+        let header = unsafe { read_header(&root) }?;
+        let slot = backing.slot(root.addr).ok_or(WearError::NoPuddle)?;
+        slot.compare_exchange(
+            null_mut(),
+            without_provenance_mut(1),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .map_err(|_| WearError::Open)?;
+        let heap = Self {
+            backing: Arc::new(backing),
+            root,
+            key: header.key,
+            wait_ms: header.wait_ms,
+            chunk_log: header.chunk_log,
+            clock: options.clock.clone(),
+            on_damage: options.on_damage.clone(),
+            state: Mutex::new(WearState::default()),
+            scanned: Condvar::new(),
+        };
+        let mut state = heap.lock();
+        for extent in heap.backing.extents() {
+            heap.backing.map(&extent)?;
+            heap.attach(&mut state, &extent, false)?;
+        }
+        if heap.backing.is_writable() {
+            let at = with_exposed_provenance(start_of(&root) as usize);
+            // SAFETY: the header lies in the root puddle. Its process may have died before it was
+            // durable.
+            unsafe { heap.backing.flush(at, PAGE_SIZE as usize) };
+            heap.backing.fence();
+        }
+        heap.end(state);
+        Ok(heap)
+    }
+
+    /// Adds a puddle; one without room for a chunk stays unused. A new one has no segments.
+    pub(crate) fn attach(
+        &self,
+        state: &mut WearState,
+        extent: &Extent,
+        is_new: bool,
+    ) -> Result<(), BackingError> {
+        let from = header_space(extent.size);
+        let from = if extent.index == 0 { from + WearHeader::ROOTS_END } else { from };
+        let Some(geometry) = WearGeometry::new(from, extent.size, self.chunk_log) else {
+            return Ok(());
+        };
+        let end = geometry.end();
+        // SAFETY: the puddle is mapped as long as the heap lives, which alone uses its headers.
+        let lines = unsafe { PuddleLines::new(extent.addr, end, extent.index, self.key) };
+        let Some(lines) = lines else { return Ok(()) };
+        let mut puddle = WearPuddle::new(lines, extent.addr, extent.index, geometry);
+        if !is_new {
+            let damage = self.read_table(&mut puddle);
+            state.damage.extend(damage);
+        }
+        state.unscanned += puddle.segments.len() as u64;
+        state.puddles.push(puddle);
+        let number = without_provenance_mut(state.puddles.len());
+        if let Some(slot) = self.backing.slot(extent.addr) {
+            slot.store(number, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Learns segments from the table, and mends it where it is damaged.
+    fn read_table(&self, puddle: &mut WearPuddle) -> Vec<WearDamage> {
+        let (mut damage, backing) = (Vec::new(), &*self.backing);
+        let WearGeometry { table, chunks, .. } = puddle.geometry;
+        let begins = |puddle: &WearPuddle, chunk: u32| match puddle.lines.says(table + chunk) {
+            Some(WearRecord::Segment { chunks }) => Some(chunks),
+            _ => None,
+        };
+        let mut torn = None;
+        while puddle.begun < chunks {
+            let begun = puddle.begun;
+            let left = chunks - begun;
+            let next = (begun + 1..chunks).find(|&chunk| begins(puddle, chunk).is_some());
+            let said = begins(puddle, begun).filter(|&count| (1..=left).contains(&count));
+            let is_unused = puddle.lines.read(table + begun) == WearLine::Unused;
+            let count = match said {
+                Some(count) => count,
+                None if is_unused
+                    && next.is_none()
+                    && puddle.lines.is_zero(puddle.chunk_at(begun)) =>
+                {
+                    torn = (!puddle.lines.is_zero(table + begun)).then_some(table + begun);
+                    break;
+                }
+                None => {
+                    let count = next.map_or(left, |next| next - begun);
+                    if backing.is_writable() {
+                        let record = WearRecord::Segment { chunks: count };
+                        puddle.lines.store_mended(table + begun, &record, backing);
+                    }
+                    let (index, addr) = (puddle.index, puddle.addr_of(table + begun));
+                    let what = "a line of the segment table was damaged; blocks say where it ends";
+                    damage.push(WearDamage { puddle: index, addr, bytes: 0, what });
+                    count
+                }
+            };
+            if backing.is_writable() {
+                puddle.lines.flush(table + begun, backing);
+            }
+            let (first, end) = (puddle.chunk_at(begun), puddle.chunk_at(begun + count));
+            puddle.segments.push(WearSegment { first, end, scan: SegmentScan::Pending });
+            puddle.begun += count;
+        }
+        if backing.is_writable() {
+            if let Some(line) = torn {
+                puddle.lines.store_zeros(line, backing);
+                puddle.begin_ms = self.clock.now_ms() + u64::from(self.wait_ms) + 1;
+            }
+            backing.fence();
+        }
+        damage
+    }
+}
+
+impl<G: Backing> Drop for WearHeap<G> {
+    fn drop(&mut self) {
+        for puddle in &self.lock().puddles {
+            if let Some(slot) = self.backing.slot(puddle.addr) {
+                slot.store(null_mut(), Ordering::Release);
+            }
+        }
+        if let Some(slot) = self.backing.slot(self.root.addr) {
+            slot.store(null_mut(), Ordering::Release);
+        }
+    }
+}
+
+/// Where the header lies.
+pub(crate) const fn start_of(root: &Extent) -> u64 {
+    root.addr + header_space(root.size)
+}
+
+fn root_of<G: Backing>(backing: &G) -> Result<Extent, WearError> {
+    if backing.sharing().is_some() {
+        return Err(WearError::Shared);
+    }
+    let root = backing.extents().first().copied().filter(|root| root.index == 0);
+    let root = root.ok_or(WearError::NoPuddle)?;
+    backing.map(&root)?;
+    let body = header_space(root.size) + WearHeader::ROOTS_END;
+    match root.size > body + WEAR_LINE {
+        true => Ok(root),
+        false => Err(WearError::Size { puddle: 0, size: root.size }),
+    }
+}
+
+/// # Safety
+/// The root puddle is mapped, and has more bytes than header and roots.
+unsafe fn read_header(root: &Extent) -> Result<WearHeader, header::HeaderError> {
+    let word = |at: u64| {
+        let from = with_exposed_provenance_mut::<u64>(at as usize);
+        // SAFETY: a word of the header (caller), which is accessed by atomics alone.
+        unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Acquire).to_le_bytes()
+    };
+    let start = start_of(root);
+    let bytes: Vec<u8> = (start..start + PAGE_SIZE).step_by(8).flat_map(word).collect();
+    header::read(&bytes, true)
+}
+
+/// A number that no other heap has.
+fn random_key() -> Result<u64, BackingError> {
+    let bytes = cenote_sys::process::random_bytes16();
+    let failed = |error| BackingError::Store { doing: "drawing a key", source: Box::new(error) };
+    let number = u128::from_le_bytes(bytes.map_err(failed)?);
+    Ok(number as u64 ^ (number >> 64) as u64)
+}
