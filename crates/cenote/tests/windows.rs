@@ -62,6 +62,8 @@ pub(crate) struct Taken(u64);
 
 impl Taken {
     pub(crate) fn new(base: u64) -> Self {
+        // A simulation that has ended may have left it idle.
+        cenote_medium::sim::release_idle_windows();
         cenote_sys::memory::reserve(base as usize, 1 << 21).expect("free");
         Self(base)
     }
