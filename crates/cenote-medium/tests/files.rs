@@ -331,7 +331,7 @@ fn what_the_user_may_not_read_is_denied() {
             rustix::thread::set_thread_res_uid(other, other, other).expect("become another user");
             check();
             let options = MediumOptions { create: true, ..MediumOptions::default() };
-            let error = RealMedium::open(&dir.path().join("new"), &options).expect_err("denied");
+            let error = RealMedium::open(dir.path().join("new"), &options).expect_err("denied");
             assert!(error.to_string().contains("cannot be made"), "{error}");
         });
     });
