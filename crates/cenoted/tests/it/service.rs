@@ -20,7 +20,13 @@ fn manager(daemon: &Daemon) -> UnixDatagram {
 
 fn heard(manager: &UnixDatagram) -> String {
     let mut buffer = [0; 2048];
-    let len = manager.recv(&mut buffer).expect("a message within 30 s");
+    let len = loop {
+        match manager.recv(&mut buffer) {
+            // The kernel ends a wait with a time limit so when the machine was suspended.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => break received.expect("a message within 30 s"),
+        }
+    };
     String::from_utf8(buffer[..len].to_vec()).expect("text")
 }
 
