@@ -4,6 +4,7 @@ use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, PlaceError, RecoverError, RootError};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
+use crate::roots;
 use crate::trace::Types;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
@@ -121,7 +122,9 @@ pub trait Heap: Send + Sync {
     ///
     /// # Errors
     /// There is no such root.
-    fn root(&self, index: u16) -> Result<RootEntry, RootError>;
+    fn root(&self, index: u16) -> Result<RootEntry, RootError> {
+        roots::read(index, self.root_slot(index)?)
+    }
 
     /// Where root `index` lies, for a transaction to log and write.
     ///

@@ -4,6 +4,7 @@
 use cenote_heap::wear::{WearClock, WearDamage, WearError, WearHeap, WearOptions, WearProgress};
 use cenote_heap::{AllocError, Backing, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
+use cenote_layout::puddle::header_space;
 use cenote_medium::planted::{Bug, WearBug, plant};
 use cenote_testkit::random::next;
 use std::collections::BTreeMap;
@@ -241,6 +242,26 @@ fn a_heap_is_open_once_and_made_once() {
         let made = WearHeap::create(bench.memory.clone(), &options);
         assert!(matches!(made, Err(WearError::Options { .. })), "{made:?}");
     }
+}
+
+#[test]
+fn a_heap_with_a_damaged_header_is_not_made_anew() {
+    let bench = Bench::new(1 << 20);
+    let heap = bench.create();
+    let header = bench.memory.extents()[0].addr + header_space(bench.memory.extents()[0].size);
+    let make = || WearHeap::create(bench.memory.clone(), &bench.options());
+    // A crash may leave a part of a header, and no block: the next one makes the heap.
+    drop(heap);
+    damage(header + 20, 1);
+    let heap = make().expect("a heap without a block");
+    let addr = alloc(&heap, 100);
+    drop(heap);
+    damage(header + 20, 1);
+    let (opened, made) = (WearHeap::open(bench.memory.clone(), &bench.options()), make());
+    assert!(matches!(opened, Err(WearError::Header(_))), "{opened:?}");
+    assert!(matches!(made, Err(WearError::Header(_))), "{made:?}");
+    damage(header + 20, 1);
+    assert!(bench.open().is_live(addr, TypeId(7)), "what the header said is there");
 }
 
 #[test]

@@ -317,6 +317,19 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_child_reads_its_own_start_time() {
+        let own = start_ticks(pid()).expect("the test needs /proc");
+        // A clock tick is 10 ms: the child starts in a later one.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let later = crate::testing::in_child(|| {
+            let read = stat(pid()).map(|stat| stat.start_ticks);
+            let is_own = start_ticks(pid()) == read && start_ticks(pid()) == read;
+            i32::from(is_own && read.is_some_and(|ticks| ticks > own))
+        });
+        assert_eq!(later, 1, "the child believes that it started when its parent did");
+    }
+
+    #[test]
     fn a_name_is_of_one_image_of_one_process_of_one_boot() {
         let (boot, ticks) =
             (boot_number().expect("boot"), start_ticks(pid()).expect("the test needs /proc"));

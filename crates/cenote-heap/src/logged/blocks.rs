@@ -169,10 +169,6 @@ impl<G: Backing> Heap for LoggedHeap<G> {
         address_on(self, &self.backing, place)
     }
 
-    fn root(&self, index: u16) -> Result<RootEntry, RootError> {
-        roots::read(index, self.root_slot(index)?)
-    }
-
     fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
         self.root.slot(index).ok_or(RootError::Index { index })
     }

@@ -160,10 +160,6 @@ impl<G: Backing> Heap for WearHeap<G> {
         address_on(self, &self.backing, place)
     }
 
-    fn root(&self, index: u16) -> Result<RootEntry, RootError> {
-        roots::read(index, self.root_slot(index)?)
-    }
-
     fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
         let at = u64::from(index) * size_of::<RootSlot>() as u64;
         let addr = start_of(&self.root) + WearHeader::ROOTS + at;

@@ -33,15 +33,20 @@ impl<G: Backing> WearHeap<G> {
     /// Makes a heap in a pool that has its root puddle and no more, and opens it.
     ///
     /// # Errors
-    /// The pool has a heap, or no root puddle that is large enough; it is shared or read-only.
+    /// The pool has a heap, also one whose header is damaged, or no root puddle that is large
+    /// enough; it is shared or read-only.
     pub fn create(backing: G, options: &WearOptions) -> Result<Self, WearError> {
         if !backing.is_writable() {
             return Err(WearError::ReadOnly);
         }
         let root = root_of(&backing)?;
         // SAFETY: the root puddle is mapped, and large enough (`root_of`).
-        if unsafe { read_header(&root) }.is_ok() {
-            return Err(WearError::Exists);
+        match unsafe { read_header(&root) } {
+            Ok(_) => return Err(WearError::Exists),
+            // SAFETY: as above.
+            Err(error) if unsafe { has_segment(&root) } => return Err(error.into()),
+            // Zeros, or a part of the header of a heap that a crash kept from being made.
+            Err(_) => {}
         }
         let log = match options.chunk_log {
             0 if root.size < LARGE => CHUNKS.0,
@@ -62,12 +67,10 @@ impl<G: Backing> WearHeap<G> {
         let words = header.as_bytes().chunks_exact(8);
         for (at, word) in (start_of(&root)..).step_by(8).zip(words) {
             let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-            if word != 0 {
-                let to = with_exposed_provenance_mut::<u64>(at as usize);
-                // SAFETY: a word of the root puddle, which is mapped for writing; nothing else uses
-                // the pool before it has a heap.
-                unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Release);
-            }
+            let to = with_exposed_provenance_mut::<u64>(at as usize);
+            // SAFETY: a word of the root puddle, which is mapped for writing; nothing else uses the
+            // pool before it has a heap.
+            unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Release);
         }
         let at = with_exposed_provenance(start_of(&root) as usize);
         // SAFETY: the header lies in the root puddle.
@@ -247,6 +250,20 @@ unsafe fn read_header(root: &Extent) -> Result<WearHeader, header::HeaderError> 
     let start = start_of(root);
     let bytes: Vec<u8> = (start..start + PAGE_SIZE).step_by(8).flat_map(word).collect();
     header::read(&bytes, true)
+}
+
+/// Whether a heap has blocks there: its first segment is in the first line of the table.
+///
+/// # Safety
+/// As [`read_header`].
+unsafe fn has_segment(root: &Extent) -> bool {
+    let table = start_of(root) + WearHeader::ROOTS_END;
+    (table..table + WEAR_LINE).step_by(8).any(|at| {
+        let from = with_exposed_provenance_mut::<u64>(at as usize);
+        // SAFETY: a word behind the roots, where the root puddle has a line at least (`root_of`);
+        // it is accessed by atomics alone.
+        unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Acquire) != 0
+    })
 }
 
 /// A number that no other heap has.

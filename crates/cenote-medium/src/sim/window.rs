@@ -25,6 +25,7 @@ struct WindowEntry {
     len: u64,
     /// Whose simulation has it; `None`: it is idle.
     owner: Option<ThreadId>,
+    /// Memory that was left in it. Its contents are anything, and its pages may be read-only.
     idle: Vec<MappedRange>,
 }
 
@@ -33,7 +34,7 @@ struct WindowEntry {
 pub(crate) struct MappedRange {
     pub(crate) addr: u64,
     pub(crate) len: u64,
-    /// Whether it can be mapped a second time. Then it serves those who never do, too.
+    /// Whether it can be mapped a second time. Shared memory serves every mode.
     pub(crate) is_shared: bool,
 }
 
