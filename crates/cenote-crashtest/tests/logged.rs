@@ -164,6 +164,11 @@ fn a_step_before_the_log_is_durably_closed_is_found() {
 }
 
 #[test]
+fn a_change_that_is_told_before_it_is_durable_is_found() {
+    caught(Bug::Logged(LoggedBug::ChangeToldEarly), LoggedWhen::Running, &SINGLES, Power, 34);
+}
+
+#[test]
 fn a_step_that_recovery_does_not_make_durable_is_found() {
     let bug = Bug::Logged(LoggedBug::StepNotSettled);
     let found = die_and_lose_power::<OneSubHeap>(&STEPS, place(33), bug);

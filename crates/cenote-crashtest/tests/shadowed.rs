@@ -22,7 +22,7 @@ use cenote::{
     Access, AtRest, HeapKind, Keyring, Locking, MasterKey, OpenOptions, PoolMode, PoolOptions,
     Store,
 };
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium};
 use cenote_medium::{Durability, Medium};
 use std::cell::Cell;
@@ -235,6 +235,13 @@ fn pools_of_both_modes_are_each_as_their_mode_says() {
 fn pages_that_are_not_protected_again() {
     let steps = [Push(1, 1), Psync(1), Push(1, 2), Psync(1)];
     caught(Bug::PsyncNotProtected, When::Running, &steps, Durability::Process);
+}
+
+/// Metadata of a traced heap are stored through a second mapping, which tells of stores itself.
+#[test]
+fn pages_of_a_second_mapping_that_are_not_protected_again() {
+    let steps = [Push(1, 1), Psync(1), Push(1, 2), Psync(1)];
+    caught(Bug::Guard(GuardBug::TwinNotProtected), When::Running, &steps, Durability::Process);
 }
 
 #[test]

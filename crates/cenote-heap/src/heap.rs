@@ -4,7 +4,7 @@ use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, PlaceError, RecoverError, RootError};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
-use crate::roots;
+use crate::roots::{self, RootWay};
 use crate::trace::Types;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
@@ -132,11 +132,15 @@ pub trait Heap: Send + Sync {
     /// There is no such root.
     fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError>;
 
-    /// What is to be added to an address in such a slot, wrapping around, for a store. If it is not
-    /// 0, the slot is read-only at its own address. What passes calls on to a heap passes this one
-    /// on too.
-    fn root_distance(&self) -> usize {
-        0
+    /// How such a slot is stored. What passes calls on to a heap passes this one on too.
+    fn root_way(&self) -> RootWay {
+        RootWay::default()
+    }
+
+    /// Whether a store of the program finds all of its metadata and roots read-only, as far as this
+    /// process has looked at them.
+    fn is_guarded(&self) -> bool {
+        false
     }
 
     /// Sets root `index` outside a transaction: durable on return. The address is written last and

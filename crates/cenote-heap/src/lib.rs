@@ -53,6 +53,7 @@ pub use pool_heap::PoolHeap;
 pub use report::{
     BinStats, Damage, Finding, HeapReport, HeapStats, MetadataDamage, RecoveryReport, ValueReport,
 };
+pub use roots::RootWay;
 pub use trace::{TraceOptions, TraceProgress, Types};
 pub use traced::reclaim::{self, Marked};
 pub use traced::{

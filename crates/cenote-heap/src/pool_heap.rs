@@ -13,6 +13,7 @@ use crate::heap::{Heap, Trace};
 use crate::logged::{self, LoggedHeap, LoggedOptions, SubHeapStats};
 use crate::pool_backing::PoolBacking;
 use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
+use crate::roots::RootWay;
 use crate::trace::{TraceOptions, Types};
 use crate::traced::TracedHeap;
 use crate::values::check_values;
@@ -246,8 +247,12 @@ impl Heap for PoolHeap {
         each!(self, heap => heap.root_slot(index))
     }
 
-    fn root_distance(&self) -> usize {
-        each!(self, heap => heap.root_distance())
+    fn root_way(&self) -> RootWay {
+        each!(self, heap => heap.root_way())
+    }
+
+    fn is_guarded(&self) -> bool {
+        each!(self, heap => Heap::is_guarded(heap))
     }
 
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {

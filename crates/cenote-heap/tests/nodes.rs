@@ -1,10 +1,12 @@
 //! Memory of a sub-heap comes from the node of its CPU. `scripts/machine.sh` has a machine with two
 //! nodes.
 
-use crate::protected::{backing, make, open};
-use cenote_heap::logged::{LoggedHeap, LoggedOptions};
+use crate::protected::{backing, make, open, options};
+use cenote_heap::Backing;
+use cenote_heap::logged::{LoggedHeap, LoggedOptions, Protection};
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::TypeId;
+use cenote_layout::puddle::{Role, header_space};
 use cenote_sys::numa;
 use cenote_testkit::directories::directory;
 use std::thread;
@@ -69,5 +71,51 @@ fn memory_of_a_sub_heap_comes_from_the_node_of_its_cpu() {
         let there = nodes.iter().filter(|&&at| at == node).count();
         println!("node {node}: {there} of {} pages", nodes.len());
         assert_eq!(there, nodes.len(), "node {node}: {nodes:?}");
+    }
+}
+
+/// What the kernel says of the memory at an address: `prefer:0`.
+fn policy_of(addr: u64) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
+    let of = |line: &str| {
+        let (at, rest) = line.split_once(' ')?;
+        let policy = rest.split(' ').next()?;
+        Some((u64::from_str_radix(at, 16).ok()?, policy.to_owned()))
+    };
+    // A line is of what lies from its address on.
+    maps.lines().filter_map(of).take_while(|(at, _)| *at <= addr).last().map(|(_, policy)| policy)
+}
+
+/// All that a sub-heap has is asked for on the node of its CPU: also levels of its table that lie
+/// in puddles of their own, guarded or not. On a machine with one node the heap is told of two.
+#[test]
+fn levels_in_later_puddles_are_asked_for_on_the_node_of_the_cpu() {
+    for protection in [Protection::None, Protection::Hidden] {
+        let dir = directory();
+        let path = dir.path().join("store");
+        make(&path, PoolMode::Direct);
+        let store = open(&path);
+        let options = LoggedOptions { nodes: || 2, ..options(protection) };
+        let heap = LoggedHeap::open_pool(backing(&store), &options).expect("a heap");
+        pin(0);
+        let _ = heap.alloc(300, 1, TypeId(7)).expect("room");
+        let roles: Vec<(u64, Role)> = {
+            (0..3000).for_each(|_| assert!(heap.alloc(300, 1, TypeId(7)).is_ok()));
+            let extents = backing(&store).extents().into_iter().skip(1);
+            extents.map(|e| (e.addr, store.puddle_of(e.addr).expect("a puddle").role())).collect()
+        };
+        let node = numa::current();
+        let levels: Vec<u64> =
+            roles.iter().filter(|(_, role)| *role == Role::Metadata).map(|(at, _)| *at).collect();
+        assert!(!levels.is_empty() && levels.len() < roles.len());
+        for (at, role) in &roles {
+            // Behind the header of the puddle, and a guard page.
+            let at = at + header_space(1 << 20) + 2 * PAGE;
+            let Some(policy) = policy_of(at) else {
+                println!("skipped: the kernel does not say");
+                return;
+            };
+            assert_eq!(policy, format!("prefer:{node}"), "{protection:?} {role:?} {at:#x}");
+        }
     }
 }

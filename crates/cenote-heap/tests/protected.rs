@@ -8,7 +8,7 @@ use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_layout::logged::{LoggedHeader, SubHeapGeometry};
 use cenote_layout::puddle::{Role, header_space};
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_protect::{RangeKind, explain};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
@@ -187,7 +187,7 @@ fn planted_guard_pages_that_keep_their_access_are_found() {
     let path = dir.path().join("store");
     make(&path, PoolMode::Direct);
     let store = open(&path);
-    plant(Bug::GuardPagesOpen);
+    plant(Bug::Guard(GuardBug::GuardPagesOpen));
     let heap = heap(&store, Protection::Hidden);
     fill(&heap);
     plant(Bug::None);
@@ -216,7 +216,7 @@ fn a_heap_without_guard_pages_works_as_it_was_laid_out() {
         let words = root.addr + header_space(root.size);
         let roots = words + LoggedHeader::roots_at(0);
         let kind = |at: u64| explain(at as usize).map(|found| found.kind);
-        assert_eq!((kind(words), kind(roots)), (Some(RangeKind::Metadata), None));
+        assert_eq!([kind(words), kind(roots)], [Some(RangeKind::Metadata); 2]);
         assert_eq!(kind(words + LoggedHeader::sub_heaps_at(0)), Some(RangeKind::Metadata));
     }
 }

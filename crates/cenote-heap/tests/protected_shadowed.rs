@@ -11,7 +11,7 @@ use cenote_heap::{Backing, Block, Heap, Taking};
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::TypeId;
 use cenote_layout::puddle::header_space;
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_protect::{RangeKind, explain};
 use cenote_store::{AtRest, Begun, PoolOptions, Store};
 use cenote_sys::bytes::copy_by_kernel;
@@ -31,7 +31,7 @@ fn make(path: &Path, at_rest: AtRest) {
 }
 
 /// Psyncs the pool, whatever runs on it.
-fn psync(store: &Store) {
+pub(crate) fn psync(store: &Store) {
     let pool = backing(store);
     match store.begin_psync(&[&pool], &|_| None).expect("begun") {
         Begun::Mine(mut psync) => {
@@ -46,7 +46,7 @@ fn psync(store: &Store) {
 
 /// Pages of shadows that are not what primaries hold, behind the headers of puddles; the store is
 /// closed.
-fn differing(path: &Path) -> Vec<(String, usize)> {
+pub(crate) fn differing(path: &Path) -> Vec<(String, usize)> {
     let mut pages = Vec::new();
     for entry in std::fs::read_dir(path.join("primary")).expect("primaries") {
         let name = entry.expect("an entry").file_name();
@@ -99,7 +99,7 @@ fn work(heap: &crate::protected::Heap, seed: u64, until: impl Fn() -> bool) -> V
         }
         let size = [24, 64, 300, 700, 5000][round as usize % 5];
         blocks.push(heap.alloc(size, 1, TypeId(7)).expect("room").addr);
-        if !round.is_multiple_of(3) && blocks.len() > 3 {
+        if blocks.len() > 3 && (!round.is_multiple_of(3) || blocks.len() > 2000) {
             let at = (round as usize * 7) % blocks.len();
             heap.free(blocks.swap_remove(at)).expect("freed");
         }
@@ -159,7 +159,7 @@ fn planted_stores_that_are_not_noted_are_found() {
     let heap = heap(&store, Protection::Hidden);
     fill(&heap);
     psync(&store);
-    plant(Bug::ShadowedStoreNotNoted);
+    plant(Bug::Guard(GuardBug::ShadowedStoreNotNoted));
     alloc(&heap, 300);
     plant(Bug::None);
     drop(heap);
@@ -250,9 +250,10 @@ fn crowded() {
     // As coarse as can be: the first store into a puddle opens it as a whole.
     cenote_sys::mappings::set_limit(16);
     let root = backing(&store).extents()[0];
-    let roots = (guard_pages(&store)[0] + PAGE) as *mut u64;
-    // SAFETY: the first root's word, which no thread uses; it stays what it was.
-    unsafe { roots.write_volatile(roots.read_volatile()) };
+    // Behind the metadata of the last sub-heap, where others would lie.
+    let unused = (guard_pages(&store)[4] + PAGE) as *mut u64;
+    // SAFETY: a word of the root puddle that nothing uses; it stays what it was.
+    unsafe { unused.write_volatile(unused.read_volatile()) };
     if is_plain {
         assert_eq!(store.unsynced_bytes(backing(&store).id()), root.size, "all of the puddle");
     }

@@ -3,7 +3,9 @@
 use cenote_heap::logged::{FreeRefused, Region, SubHeap, SubHeapPlace};
 use cenote_heap::{Backing, DurabilityCounts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
-use cenote_layout::logged::{SLAB_SIZES, SlabRecord, SubHeapGeometry, slab_class};
+use cenote_layout::logged::{
+    LAST_STEP_OFFSET, SLAB_SIZES, SlabRecord, SubHeapGeometry, slab_class,
+};
 use cenote_medium::planted::{Bug, LoggedBug, plant};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -298,6 +300,8 @@ fn lost_by_a_flipped_bit(slabs: u64) -> (u32, u32) {
     let at = core::ptr::with_exposed_provenance_mut::<u64>(place.metadata.addr() as usize);
     // SAFETY: the test's memory, which no heap uses between `open` and `drop`.
     let words = || unsafe { core::slice::from_raw_parts_mut(at, len) };
+    // As after a loss of power: the word of the last step tells of no change.
+    words()[LAST_STEP_OFFSET as usize / 8] = 0;
     let kept = words().to_vec();
     let levels = SubHeapGeometry::levels_for(DATA_LEN);
     let table = SubHeapGeometry::new(2, 0, levels).expect("a geometry").table as usize / 8;

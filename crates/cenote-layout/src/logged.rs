@@ -41,7 +41,9 @@ pub use micro::{LaneLink, LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, 
 pub use part::{PartEntry, PartKind};
 pub use slab::{SLAB_SIZES, SlabRecord, slab_class};
 pub use ticket::{TICKET_SIZE, TICKETS_MAX, TicketWord};
-pub use undo::{UndoEntry, UndoHeader, is_seal, seal_in_order, seal_of_contents, undo_check};
+pub use undo::{
+    LastStep, UndoEntry, UndoHeader, is_seal, seal_in_order, seal_of_contents, undo_check,
+};
 
 /// Bytes of a cell.
 pub const CELL_SIZE: u64 = 32;
@@ -77,8 +79,8 @@ pub const UNDO_ENTRY_SIZE: u64 = 8 + CELL_SIZE;
 /// Most cells that one change may have.
 pub const UNDO_CELLS_MAX: usize = ((UNDO_HALF_SIZE - UNDO_HEADER_SIZE) / UNDO_ENTRY_SIZE) as usize;
 
-/// Where the word of the last step of a slab lies: the number of its cell. It is the last word of
-/// the first half of the undo log, which no record reaches.
+/// Where the word of the last step lies ([`LastStep`]): the last word of the first half of the undo
+/// log, which no record reaches.
 pub const LAST_STEP_OFFSET: u64 = UNDO_OFFSET + UNDO_HALF_SIZE - 8;
 const _: () =
     assert!(UNDO_HEADER_SIZE + UNDO_CELLS_MAX as u64 * UNDO_ENTRY_SIZE + 8 <= UNDO_HALF_SIZE);

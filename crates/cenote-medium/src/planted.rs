@@ -8,6 +8,7 @@
 
 mod active;
 mod copies;
+mod guards;
 mod logged;
 mod pointers;
 mod steps;
@@ -17,6 +18,7 @@ mod wear;
 pub use active::plant;
 pub use active::planted;
 pub use copies::CopyBug;
+pub use guards::GuardBug;
 pub use logged::LoggedBug;
 pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
@@ -237,20 +239,6 @@ pub enum Bug {
     PsyncNotProtected,
     /// One owner of a page gives it a right that another one denies.
     OwnerUndone,
-    /// Guarded metadata stay writable at the pool's address.
-    GuardsOpen,
-    /// Pages beside metadata keep their access.
-    GuardPagesOpen,
-    /// A heap does not note what it stores through another mapping of a pool in shadowed mode.
-    ShadowedStoreNotNoted,
-    /// Logs of a session stay writable at their addresses.
-    LogsOpen,
-    /// Metadata of a traced heap stay writable at the pool's address.
-    TracedOpen,
-    /// An allocation marks its block at the pool's address.
-    MarkStoredOpenly,
-    /// An abort puts a root back at the pool's address.
-    RootRestoredOpenly,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.
@@ -589,6 +577,8 @@ pub enum Bug {
     LostLockAwaited,
     /// A puddle counts as rewritten although a page of it was lost meanwhile.
     LostImageBelieved,
+    /// One of the guards' of metadata, roots and logs.
+    Guard(GuardBug),
     /// One of the logged heap's.
     Logged(LoggedBug),
     /// One of what reads pointers.

@@ -4,6 +4,7 @@ use crate::table::{self, Copied, NAME_LEN, RangeKind};
 use cenote_sys::{fault, fork_guard};
 use core::fmt::{self, Write};
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 
 /// A range with an owner.
@@ -101,5 +102,17 @@ fn tell(address: usize) {
     );
     if said.is_ok() {
         fault::tell(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or_default());
+    }
+}
+
+/// Says once why the process ends: its store cannot go through. Async-signal-safe.
+pub(crate) fn tell_once() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        fault::tell(
+            "cenote: the kernel refuses to make a page writable (mprotect: no memory, or too many \
+             mappings): this process ends; the next open finds what was committed; give the \
+             process more memory, or raise vm.max_map_count\n",
+        );
     }
 }

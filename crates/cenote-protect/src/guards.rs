@@ -24,7 +24,7 @@ use crate::explain::tell_of_faults;
 use crate::owner::{Owner, Whole};
 use crate::right::Right;
 use crate::table::RangeKind;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, GuardBug, planted};
 use cenote_sys::fork_guard;
 use cenote_sys::mappings;
 use cenote_sys::protection_keys::{Before, Key};
@@ -166,7 +166,7 @@ impl Guards {
         let owner = Owner::new(range, self.kind, &self.what, whole);
         let guarded = Guarded { owner, _second: second };
         let mut state = self.state();
-        if state.inside == 0 && !planted(Bug::GuardsOpen) {
+        if state.inside == 0 && !planted(Bug::Guard(GuardBug::GuardsOpen)) {
             let closed = guarded.give(Right::Read);
             closed.inspect_err(|_| {
                 // It may have closed a part, where stores at no distance would fault.
@@ -193,7 +193,7 @@ impl Guards {
         mappings::room(MAPPINGS)?;
         let owner = Owner::new(pages, RangeKind::Guard, &self.what, Whole::new(Right::Write));
         let guarded = Guarded { owner, _second: None };
-        let closed = match planted(Bug::GuardPagesOpen) {
+        let closed = match planted(Bug::Guard(GuardBug::GuardPagesOpen)) {
             true => Ok(()),
             false => guarded.give(Right::Nothing),
         };

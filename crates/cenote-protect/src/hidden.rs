@@ -9,15 +9,20 @@
 use crate::explain::tell_of_faults;
 use crate::owner::{Owner, Whole};
 use crate::right::Right;
+use crate::store_notes::StoreNotes;
 use crate::table::RangeKind;
-use cenote_medium::planted::{Bug, planted};
+use crate::twin::Twin;
+use cenote_medium::planted::{Bug, GuardBug, planted};
 use cenote_sys::fork_guard;
+use cenote_sys::mappings;
 use cenote_sys::second_mapping::{SecondMapping, SecondWindow};
 use core::ops::Range;
 use std::io;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
+/// Mappings that a file and a guarded range in it add.
+const MAPPINGS: u64 = 8;
 
 /// Where ranges of a window are mapped a second time.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub struct HiddenWindow {
 pub struct HiddenRange {
     /// Before the second mapping ends.
     owner: Option<Owner<Whole>>,
+    /// Notes stores, where that is asked for; before the second mapping ends, too.
+    twin: Option<Twin>,
     token: u64,
     _second: SecondMapping,
 }
@@ -47,6 +54,14 @@ impl HiddenWindow {
         Ok(Self { window: SecondWindow::new(window, ranges)?, what: what.to_owned() })
     }
 
+    /// Whether one more file can be mapped, and a range in it guarded.
+    ///
+    /// # Errors
+    /// The program needs the mappings that are left.
+    pub fn has_room(&self) -> io::Result<()> {
+        Ok(mappings::room(MAPPINGS)?)
+    }
+
     /// What is to be added to an address in a range, wrapping around, for a store.
     #[must_use]
     pub fn distance(&self) -> usize {
@@ -54,7 +69,7 @@ impl HiddenWindow {
     }
 
     /// Maps `all` a second time, and makes `closed`, a part of it, read-only at its own address.
-    /// Whole pages.
+    /// Whole pages. Where stores are noted, faults of the second mapping note those there.
     ///
     /// # Errors
     /// What the kernel says. Nothing has changed.
@@ -63,12 +78,22 @@ impl HiddenWindow {
     /// `all` lies in the window, is mapped and writable until the result is dropped, one file from
     /// its first byte to its last, shared, and has no second mapping here. From now on all stores
     /// into `closed` are made at the distance.
-    pub unsafe fn guard(&self, all: Range<usize>, closed: Range<usize>) -> io::Result<HiddenRange> {
+    pub unsafe fn guard(
+        &self,
+        all: Range<usize>,
+        closed: Range<usize>,
+        notes: Option<&StoreNotes>,
+    ) -> io::Result<HiddenRange> {
         debug_assert!(all.start <= closed.start && closed.end <= all.end);
         // SAFETY: the caller's promise.
         let second = unsafe { self.window.map(all.start, all.len()) }?;
-        let mut guarded = HiddenRange { owner: None, token: fork_guard::token(), _second: second };
-        if closed.is_empty() || planted(Bug::TracedOpen) {
+        let token = fork_guard::token();
+        let mut guarded = HiddenRange { owner: None, twin: None, token, _second: second };
+        if let Some(notes) = notes {
+            // SAFETY: the second mapping is the value's, and ends after the twin.
+            guarded.twin = Some(unsafe { Twin::new(all, self.distance(), notes) }?);
+        }
+        if closed.is_empty() || planted(Bug::Guard(GuardBug::TracedOpen)) {
             return Ok(guarded);
         }
         let owner = Owner::new(closed, RangeKind::Metadata, &self.what, Whole::new(Right::Write));
@@ -106,5 +131,6 @@ impl Drop for HiddenRange {
             // Where that is refused, what comes after finds read-only pages, and says so.
             let _ = self.give(Right::Write);
         }
+        self.twin.take();
     }
 }

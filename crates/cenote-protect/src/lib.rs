@@ -65,6 +65,8 @@ mod right;
 mod store_notes;
 mod table;
 mod tracked;
+mod twin;
+mod twin_place;
 
 pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};

@@ -30,20 +30,23 @@
 //! others fault at their next store.
 
 use crate::dirty_bitmap::{DirtyBitmap, PAGE};
+use crate::twin_place::TwinPlace;
 use std::sync::Arc;
 
 /// The notes of a range, for code that stores through another mapping of it.
 #[derive(Clone, Debug)]
 pub struct StoreNotes {
-    base: usize,
-    notes: Arc<DirtyBitmap>,
+    pub(crate) base: usize,
+    pub(crate) notes: Arc<DirtyBitmap>,
+    /// Where a second mapping is told of whose own faults note stores; not of all memory.
+    pub(crate) twin: Option<Arc<TwinPlace>>,
 }
 
 impl StoreNotes {
     /// Those of the range that begins at `base`.
     #[must_use]
     pub fn new(base: usize, notes: Arc<DirtyBitmap>) -> Self {
-        Self { base, notes }
+        Self { base, notes, twin: None }
     }
 
     /// What is read at `address`, in the range, was stored into by this thread, through another

@@ -8,21 +8,24 @@
 //! `EFAULT`. Read into a buffer and copy.
 
 use crate::dirty_bitmap::{CHUNK, DirtyBitmap, PAGE};
+use crate::explain::tell_once;
 use crate::owner::Owner;
 use crate::right::Right;
 use crate::store_notes::StoreNotes;
 use crate::table::RangeKind;
-use cenote_sys::fault;
+use crate::twin_place::TwinPlace;
 use cenote_sys::mappings::{self, Fineness};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::Arc;
 
 /// The owner of a range whose pages are noted when they are stored into: a page allows stores as
 /// long as it is noted.
 #[derive(Debug)]
-pub struct Tracked(Owner<Arc<DirtyBitmap>>);
+pub struct Tracked {
+    owner: Owner<Arc<DirtyBitmap>>,
+    twin: Arc<TwinPlace>,
+}
 
 impl Tracked {
     /// Of `range`, whole pages of 4096 bytes; `what` as in [`Owner::new`]. Nothing is noted, and no
@@ -30,34 +33,37 @@ impl Tracked {
     #[must_use]
     pub fn new(range: Range<usize>, what: &str) -> Self {
         let notes = Arc::new(DirtyBitmap::new(range.len()));
-        Self(Owner::new(range, RangeKind::Tracked, what, notes))
+        let owner = Owner::new(range, RangeKind::Tracked, what, notes);
+        Self { owner, twin: Arc::default() }
     }
 
     /// The notes.
     #[must_use]
     pub fn notes(&self) -> &DirtyBitmap {
-        self.0.rights()
+        self.owner.rights()
     }
 
     /// The notes, for code that stores through another mapping of the range.
     #[must_use]
     pub fn store_notes(&self) -> StoreNotes {
-        StoreNotes::new(self.0.range().start, Arc::clone(self.0.rights()))
+        let notes = StoreNotes::new(self.owner.range().start, Arc::clone(self.owner.rights()));
+        StoreNotes { twin: Some(Arc::clone(&self.twin)), ..notes }
     }
 
     /// Of these pages, those that can be read: another owner may have taken all access away. What
     /// nothing can touch holds what it held.
     #[must_use]
     pub fn readable(&self, pages: &[Range<u64>]) -> Vec<Range<u64>> {
-        self.0.with_right(Right::Read, pages)
+        self.owner.with_right(Right::Read, pages)
     }
 
     /// See [`Owner::retire`].
     pub fn retire(&self) {
-        self.0.retire();
+        self.owner.retire();
     }
 
-    /// Protects pages whose notes were taken: from now on a store into them faults.
+    /// Protects pages whose notes were taken: from now on a store into them faults, also through a
+    /// second mapping whose faults note stores.
     ///
     /// # Errors
     /// What the kernel says; some pages may be writable still.
@@ -67,7 +73,9 @@ impl Tracked {
     /// [`Tracked::allow`].
     pub unsafe fn protect(&self, pages: Range<u64>) -> io::Result<()> {
         // SAFETY: handed on to the caller; the resolver gives back what is taken.
-        unsafe { self.0.set(pages, Right::Read) }.map(drop)
+        unsafe { self.owner.set(pages.clone(), Right::Read) }?;
+        let at = |page: u64| self.owner.range().start + page as usize * PAGE;
+        self.twin.protect(&(at(pages.start)..at(pages.end)))
     }
 
     /// What a fault handler does about a store to `address`: notes the page and makes it writable.
@@ -86,7 +94,8 @@ impl Tracked {
     /// # Safety
     /// As [`Tracked::allow`].
     pub unsafe fn allow_by(&self, address: usize, fineness: Fineness) -> bool {
-        let (len, offset) = (self.0.range().len(), address.wrapping_sub(self.0.range().start));
+        let (len, offset) =
+            (self.owner.range().len(), address.wrapping_sub(self.owner.range().start));
         if offset >= len {
             return false;
         }
@@ -102,25 +111,13 @@ impl Tracked {
             let pages = (from / PAGE) as u64..(to / PAGE) as u64;
             self.notes().note(pages.clone());
             // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
-            if let Ok(all) = unsafe { self.0.set(pages.clone(), Right::Write) } {
+            if let Ok(all) = unsafe { self.owner.set(pages.clone(), Right::Write) } {
                 self.notes().note(pages);
                 // Not by the right that it has now: a psync may have taken the note meanwhile.
-                return all || !self.0.is_denied((page / PAGE) as u64);
+                return all || !self.owner.is_denied((page / PAGE) as u64);
             }
         }
         tell_once();
         false
-    }
-}
-
-/// Says once why the process ends: its store cannot go through. Async-signal-safe.
-fn tell_once() {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        fault::tell(
-            "cenote: the kernel refuses to make a page writable (mprotect: no memory, or too many \
-             mappings): this process ends; the next open finds what was committed; give the \
-             process more memory, or raise vm.max_map_count\n",
-        );
     }
 }

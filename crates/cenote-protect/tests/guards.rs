@@ -2,7 +2,7 @@
 //! each way to write. docs/logged-heap.md has the table.
 
 use crate::mapped::{PAGE, Pages};
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_protect::{Guards, Inside, Protection, RangeKind, Right, explain};
 use cenote_sys::dual_mapping::nameless_file;
 use cenote_sys::memory::{self, Access, Sharing};
@@ -296,7 +296,7 @@ fn a_stray_store_ends_the_process_and_is_explained() {
 #[test]
 fn guards_that_leave_pages_open_are_found() {
     let pages = shared(1);
-    plant(Bug::GuardsOpen);
+    plant(Bug::Guard(GuardBug::GuardsOpen));
     let (_guards, _) = guarded(&pages, Protection::Hidden);
     plant(Bug::None);
     assert_eq!(pages.right(0), Right::Write);

@@ -58,10 +58,10 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
 /// Puts memory in the place of a page of metadata that is lost. Whether the access can succeed now.
 /// Not for a load that may fail, which answers for itself, and not in a daemon.
 fn replace(inner: &Inner, puddle: &Puddle, address: usize) -> bool {
-    if fault::is_peek() || inner.options.hosting.is_some() || puddle.is_untraced() {
+    if fault::is_peek() || inner.options.hosting.is_some() {
         return false;
     }
-    let Some(page) = Replaceable::of(puddle.record(), address) else {
+    let Some(page) = Replaceable::of(puddle.record(), puddle.is_untraced(), address) else {
         return false;
     };
     // SAFETY: in the puddle's own mapping, which `while_mapped` keeps others from changing, and of

@@ -8,7 +8,7 @@
 
 use crate::context::{StoredAt, TxContext};
 use crate::marks::{clear_marks, release, settle};
-use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_medium::planted::{Bug, GuardBug, Step, planted, reach};
 use cenote_sys::bytes::load_word;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -78,15 +78,23 @@ fn put_back(context: &TxContext) {
         }
         // SAFETY: as above.
         unsafe { context.persistence.flush(range.start as *const u8, len) };
+        if let Some(of) = context.stored_at(range.start) {
+            of.way.note_stored(range.start as usize, len);
+        }
     }
 }
 
 impl TxContext {
+    /// How the byte at `addr`, of a logged range, is stored, if that is elsewhere.
+    fn stored_at(&self, addr: u64) -> Option<&StoredAt> {
+        self.stored_at.iter().find(|of| (of.start..of.end).contains(&addr))
+    }
+
     /// Where the byte at `addr`, of a logged range, is stored.
     fn stored(&self, addr: u64) -> usize {
-        let holds = |of: &&StoredAt| (of.start..of.end).contains(&addr);
-        let found = self.stored_at.iter().find(holds).filter(|_| !planted(Bug::RootRestoredOpenly));
-        (addr as usize).wrapping_add(found.map_or(0, |of| of.distance))
+        let found =
+            self.stored_at(addr).filter(|_| !planted(Bug::Guard(GuardBug::RootRestoredOpenly)));
+        (addr as usize).wrapping_add(found.map_or(0, |of| of.way.distance))
     }
 }
 

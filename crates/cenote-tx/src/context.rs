@@ -3,7 +3,7 @@
 
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
-use cenote_heap::{AllocError, BackingError, Block, FreeError, Heap};
+use cenote_heap::{AllocError, BackingError, Block, FreeError, Heap, RootWay};
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
@@ -78,12 +78,13 @@ pub(crate) struct Redo {
     pub(crate) at: usize,
 }
 
-/// A range that is stored elsewhere than it is read: by [`crate::Transaction::add_stored_at`].
-#[derive(Clone, Copy, Debug)]
+/// A range of roots that are stored elsewhere than they are read: by
+/// [`crate::Transaction::add_roots`].
+#[derive(Clone, Debug)]
 pub(crate) struct StoredAt {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    pub(crate) distance: usize,
+    pub(crate) way: RootWay,
 }
 
 /// Old contents of process memory, put back by abort.

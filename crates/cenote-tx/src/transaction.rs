@@ -14,7 +14,7 @@ use crate::commit::{commit_logged, refuse_lost};
 use crate::context::{HeapBlock, Redo, StoredAt, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
-use cenote_heap::{Block, Cancelled, Heap, Taking};
+use cenote_heap::{Block, Cancelled, Heap, RootWay, Taking};
 use cenote_layout::id::TypeId;
 use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, EntryKind, entry_size};
 use cenote_log::LogError;
@@ -100,25 +100,26 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// As [`Transaction::add`] of a range that is read at `ptr` and stored at `distance` from
-    /// there: a guarded root ([`Heap::root_distance`]).
+    /// As [`Transaction::add`] of roots, which are read at `ptr` and stored as the heap says
+    /// ([`Heap::root_way`]). The caller notes its stores ([`RootWay::note_stored`]); an abort notes
+    /// its own.
     ///
     /// # Errors
     /// As [`Transaction::add`].
     ///
     /// # Safety
-    /// As [`Transaction::add`]; `len` bytes at that distance are the same memory, and stay so until
-    /// the transaction ends. Where it is not 0, stores go there alone.
-    pub unsafe fn add_stored_at(
+    /// As [`Transaction::add`]; `len` bytes at the way's distance are the same memory, and stay so
+    /// until the transaction ends. Where it is not 0, stores go there alone.
+    pub unsafe fn add_roots(
         &mut self,
         ptr: *const u8,
         len: usize,
-        distance: usize,
+        way: &RootWay,
     ) -> Result<(), TxError> {
-        if distance != 0 {
+        if way.distance != 0 {
             let start = ptr as u64;
             let end = start.saturating_add(len as u64);
-            self.context.stored_at.push(StoredAt { start, end, distance });
+            self.context.stored_at.push(StoredAt { start, end, way: way.clone() });
         }
         // SAFETY: passed on.
         unsafe { self.add(ptr, len) }

@@ -173,19 +173,20 @@ impl<'p> Tx<'p> {
     ) -> Result<()> {
         let slot = pool.heap.root_slot(index)?;
         let addr = entry.addr;
+        let way = pool.heap.root_way();
         let sealed = RootSlot::new(entry).ok_or(cenote_heap::RootError::Address { index, addr })?;
         // SAFETY: a root slot of a pool that is locked for writing: two aligned words, and where
         // the heap has them stored. A reclaim that begins in another thread may load them
         // meanwhile, atomically.
         let words = unsafe {
             let (at, len) = (slot.as_ptr().cast::<u8>(), size_of_val(&sealed));
-            let distance = pool.heap.root_distance();
-            self.raw_mut().add_stored_at(at, len, distance).map_err(Error::from)?;
-            let stored = at.expose_provenance().wrapping_add(distance);
+            self.raw_mut().add_roots(at, len, &way).map_err(Error::from)?;
+            let stored = at.expose_provenance().wrapping_add(way.distance);
             &*core::ptr::with_exposed_provenance::<[AtomicU64; 2]>(stored)
         };
         words[1].store(sealed.type_id.0, Ordering::Relaxed);
         words[0].store(sealed.word, Ordering::Release);
+        way.note_stored(slot.as_ptr().addr(), size_of_val(&sealed));
         Ok(())
     }
 }

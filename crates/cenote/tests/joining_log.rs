@@ -7,7 +7,9 @@
 
 use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};
-use cenote_heap::{AllocError, BlockInfo, Cancelled, FreeError, PlaceError, RootError, Taking};
+use cenote_heap::{
+    AllocError, BlockInfo, Cancelled, FreeError, PlaceError, RootError, RootWay, Taking,
+};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::pointer::RegionAddress;
 use cenote_log::{Body, LogWriter, SegmentSource};
@@ -67,8 +69,11 @@ impl Heap for Interrupting<'_> {
     fn root_slot(&self, index: u16) -> std::result::Result<NonNull<RootSlot>, RootError> {
         self.heap.root_slot(index)
     }
-    fn root_distance(&self) -> usize {
-        self.heap.root_distance()
+    fn root_way(&self) -> RootWay {
+        self.heap.root_way()
+    }
+    fn is_guarded(&self) -> bool {
+        self.heap.is_guarded()
     }
     fn set_root(
         &self,

@@ -1,6 +1,6 @@
 //! A page of a heap's metadata that is lost while its pool is in use, each page in turn, before, in
 //! and at the end of every kind of operation: the process survives, nothing is acknowledged that
-//! the next session does not find, and no answer is wrong.
+//! the next session does not find, and no answer is wrong. Heaps of both kinds.
 //!
 //! A child does it, because what is tested is that no signal ends it. It loses a page by mapping a
 //! file without bytes over it: an access is `SIGBUS`, as where a device fails. The puddle's file
@@ -8,11 +8,12 @@
 //! the file short.
 
 use cenote::{
-    Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store,
+    Error, HeapKind, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store,
 };
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, LoggedBug, plant};
+use cenote_protect::{RangeKind, explain};
 use cenote_store::StoreError;
 use cenote_testkit::child::{run_task, task};
 use std::os::fd::AsRawFd;
@@ -46,6 +47,12 @@ type Held = (u64, u64, u64, u64);
 
 /// Where in an operation the page is lost.
 const MOMENTS: usize = 3;
+
+/// Mode and heap of the pool.
+#[derive(Clone, Copy)]
+struct Kind(PoolMode, HeapKind);
+
+const DIRECT: Kind = Kind(PoolMode::Direct, HeapKind::Traced);
 
 fn is_lost(error: &Error) -> bool {
     matches!(error, Error::Store(StoreError::MetadataLost { .. }))
@@ -206,21 +213,26 @@ const OPERATIONS: [(&str, Operation); 9] = [
     ("nothing", nothing),
 ];
 
-fn open(dir: &Path, mode: PoolMode) -> (Store, Pool) {
+/// Those of a logged heap, which traces nothing, and that acknowledge no leak.
+const LOGGED: [(&str, Operation); 5] =
+    [("push", push), ("pop", pop), ("change", change), ("check", check), ("nothing", nothing)];
+
+fn open(dir: &Path, kind: Kind) -> (Store, Pool) {
     if !dir.exists() {
         drop(Store::open(dir).expect("a new store"));
     }
     let options = OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() };
     let store = Store::open_with(dir, &options).expect("a store");
     if store.pools().is_empty() {
-        let options = PoolOptions { mode, puddle_size: PUDDLE, ..PoolOptions::default() };
+        let Kind(mode, heap) = kind;
+        let options = PoolOptions { mode, heap, puddle_size: PUDDLE, ..PoolOptions::default() };
         let pool = store.create_pool("p", &options).expect("a pool");
         (0..5).for_each(|_| push(&pool, &mut |_| ()).expect("filled"));
         pop(&pool, &mut |_| ()).expect("changed");
         drop(pool);
         // Reclaim comes before the first transaction of a session.
         store.close().expect("closed");
-        return open(dir, mode);
+        return open(dir, kind);
     }
     let pool = store.pool("p").expect("a pool");
     (store, pool)
@@ -269,22 +281,18 @@ struct Told {
 }
 
 /// One operation, in a session of its own, in which one page is lost.
-fn case(
-    dir: &Path,
-    mode: PoolMode,
-    page: u64,
-    operation: Operation,
-    moment: usize,
-    told: &mut Told,
-) {
-    let (store, pool) = open(dir, mode);
+fn case(dir: &Path, kind: Kind, page: u64, operation: Operation, moment: usize, told: &mut Told) {
+    let (store, pool) = open(dir, kind);
     let before = held(&pool).expect("whole");
-    let puddle = base(&pool);
+    let lost = match kind.1 {
+        HeapKind::Logged => logged_pages()[page as usize],
+        _ => base(&pool) + page * PAGE,
+    };
     let mut is_there = true;
     let mut at = |now: usize| {
         if now == moment && is_there {
             is_there = false;
-            lose(puddle + page * PAGE);
+            lose(lost);
         }
     };
     let done = operation(&pool, &mut at);
@@ -314,13 +322,19 @@ fn case(
     } else {
         assert!(usable.is_ok(), "a store that acknowledges nothing was closed");
     }
-    let (store, pool) = open(dir, mode);
+    let (store, pool) = open(dir, kind);
     let report = pool.check().expect("a report");
     assert!(report.damage.is_empty() && report.dangling.is_empty(), "{report:?}");
     let after = held(&pool).expect("whole");
     match (done, now) {
         (Ok(()), Ok(now)) => assert_eq!(after, now, "what was acknowledged is not there"),
         _ => assert!(after == before || is_state_after(before, after), "{before:?} {after:?}"),
+    }
+    if kind.1 == HeapKind::Logged {
+        // What no session acknowledged the next one has given back.
+        assert!(report.is_sound() && report.leaked_blocks == 0, "{report:?}");
+        drop(pool);
+        return store.close().expect("closed");
     }
     // Frees whose marks went to the lost page are leaks. They may lead to blocks that a later case
     // frees: so they go first.
@@ -353,19 +367,43 @@ fn base(pool: &Pool) -> u64 {
     first / SLOT_SIZE * SLOT_SIZE
 }
 
-fn all_cases(dir: &Path, mode: PoolMode) {
+/// Addresses of the pages of metadata and roots of a logged heap, which are guarded.
+fn logged_pages() -> Vec<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
+    };
+    let of_puddles = maps.lines().filter(|line| line.contains("/puddles/")).filter_map(range);
+    let all = of_puddles.flat_map(|range| range.step_by(PAGE as usize));
+    let is_metadata =
+        |page: &u64| explain(*page as usize).is_some_and(|found| found.kind == RangeKind::Metadata);
+    let mut pages: Vec<u64> = all.filter(is_metadata).collect();
+    pages.sort_unstable();
+    pages
+}
+
+fn all_cases(dir: &Path, kind: Kind) {
     let (mut random, mut told) = (Random::new(), Told::default());
-    for page in pages(PUDDLE, true) {
-        for (name, operation) in OPERATIONS {
+    let Kind(mode, heap) = kind;
+    let (pages, operations) = match heap {
+        HeapKind::Logged => {
+            let _open = open(dir, kind);
+            ((0..logged_pages().len() as u64).collect(), &LOGGED[..])
+        }
+        _ => (pages(PUDDLE, true), &OPERATIONS[..]),
+    };
+    for page in pages {
+        for &(name, operation) in operations {
             for moment in 0..MOMENTS {
                 if random.chooses() {
                     println!("page {page}, {name}, moment {moment}");
-                    case(dir, mode, page, operation, moment, &mut told);
+                    case(dir, kind, page, operation, moment, &mut told);
                 }
             }
             if mode == PoolMode::Shadowed && random.chooses() {
                 println!("page {page}, psync");
-                case(dir, mode, page, psync, 1, &mut told);
+                case(dir, kind, page, psync, 1, &mut told);
             }
         }
     }
@@ -380,7 +418,22 @@ fn planted_bug(dir: &Path, bug: Bug) {
     for page in [geometry.roots / PAGE, geometry.marks / PAGE] {
         for (name, operation) in OPERATIONS {
             println!("page {page}, {name}");
-            case(dir, PoolMode::Direct, page, operation, 1, &mut Told::default());
+            case(dir, DIRECT, page, operation, 1, &mut Told::default());
+        }
+    }
+}
+
+/// A change of a logged heap whose record goes to no file, each page in turn.
+fn planted_in_logged(dir: &Path, bug: LoggedBug) {
+    plant(Bug::Logged(bug));
+    let kind = Kind(PoolMode::Direct, HeapKind::Logged);
+    let count = {
+        let _open = open(dir, kind);
+        logged_pages().len() as u64
+    };
+    for page in 0..count {
+        for operation in [push, pop] {
+            case(dir, kind, page, operation, 1, &mut Told::default());
         }
     }
 }
@@ -391,7 +444,7 @@ fn cut_short(dir: &Path) {
     for page in pages(PUDDLE, true).into_iter().step_by(3) {
         println!("cut at page {page}");
         let dir = dir.with_extension(page.to_string());
-        let (store, pool) = open(&dir, PoolMode::Direct);
+        let (store, pool) = open(&dir, DIRECT);
         let file = std::fs::read_dir(dir.join("puddles")).expect("readable").find_map(|entry| {
             let file = std::fs::File::options().write(true).open(entry.ok()?.path()).ok()?;
             (file.metadata().ok()?.len() == PUDDLE).then_some(file)
@@ -427,8 +480,11 @@ fn child() {
     let Some((what, dir)) = task() else { return };
     let dir = dir.as_path();
     match what.as_str() {
-        "direct" => all_cases(dir, PoolMode::Direct),
-        "shadowed" => all_cases(dir, PoolMode::Shadowed),
+        "direct" => all_cases(dir, DIRECT),
+        "shadowed" => all_cases(dir, Kind(PoolMode::Shadowed, HeapKind::Traced)),
+        "logged" => all_cases(dir, Kind(PoolMode::Direct, HeapKind::Logged)),
+        "logged shadowed" => all_cases(dir, Kind(PoolMode::Shadowed, HeapKind::Logged)),
+        "changed" => planted_in_logged(dir, LoggedBug::LostPageChanged),
         "cut" => cut_short(dir),
         "unpoisoned" => planted_bug(dir, Bug::LostPageNotPoisoned),
         "forgotten" => planted_bug(dir, Bug::AbortForgotten),
@@ -446,6 +502,20 @@ fn a_page_of_metadata_that_is_lost_while_a_pool_is_open_ends_no_process_and_no_p
 fn a_page_of_metadata_of_a_shadowed_pool_that_is_lost_is_in_no_psync() {
     let (done, said) = run("shadowed");
     assert!(done, "{said}");
+}
+
+#[test]
+fn a_page_of_metadata_of_a_logged_heap_that_is_lost_ends_no_process_and_no_promise() {
+    for what in ["logged", "logged shadowed"] {
+        let (done, said) = run(what);
+        assert!(done, "{what}: {said}");
+    }
+}
+
+#[test]
+fn changes_of_a_logged_heap_that_go_on_after_it_lost_a_page_are_found() {
+    let (done, said) = run("changed");
+    assert!(!done && said.contains("lost_metadata.rs"), "{said}");
 }
 
 #[test]

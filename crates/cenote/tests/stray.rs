@@ -1,9 +1,12 @@
 //! Stray stores into logs, log space and roots find them read-only: the process ends, and the store
 //! is as it was. Transactions write them all the same, and take them back.
 
-use cenote::{Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store, Tx};
+use cenote::{
+    AtRest, Error, HeapKind, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader,
+    Result, Store, Tx,
+};
 use cenote_layout::heap::HeapGeometry;
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_testkit::child::{ended, task, with_task};
 use cenote_testkit::directories::directory;
 use std::os::unix::process::ExitStatusExt;
@@ -35,9 +38,14 @@ fn open(dir: &Path) -> (Store, Pool) {
 }
 
 fn make(dir: &Path) {
+    make_as(dir, PoolOptions::default());
+}
+
+/// A store with a pool of that kind.
+fn make_as(dir: &Path, kind: PoolOptions) {
     drop(Store::open(dir).expect("a new store"));
     let store = Store::open_with(dir, &options(true)).expect("a store");
-    let options = PoolOptions { puddle_size: PUDDLE, ..PoolOptions::default() };
+    let options = PoolOptions { puddle_size: PUDDLE, ..kind };
     let pool = store.create_pool("p", &options).expect("a pool");
     let fill = |tx: &mut Tx<'_>| {
         let mut next = None;
@@ -167,8 +175,8 @@ fn child() {
     let Some((task, dir)) = task() else { return };
     let (what, number) = task.split_once(' ').expect("two words");
     plant(match what {
-        "logs" => Bug::LogsOpen,
-        "root" => Bug::RootRestoredOpenly,
+        "logs" => Bug::Guard(GuardBug::LogsOpen),
+        "root" => Bug::Guard(GuardBug::RootRestoredOpenly),
         _ => Bug::None,
     });
     let (_store, pool) = open(&dir);
@@ -217,26 +225,45 @@ fn a_stray_store_kills_its_process_and_its_transaction_is_rolled_back() {
     }
 }
 
+/// Pools whose roots are guarded.
+fn guarded_kinds() -> [PoolOptions; 5] {
+    let kind = |mode, heap, at_rest| PoolOptions { mode, heap, at_rest, ..PoolOptions::default() };
+    [
+        kind(PoolMode::Direct, HeapKind::Traced, AtRest::None),
+        kind(PoolMode::Shadowed, HeapKind::Traced, AtRest::None),
+        kind(PoolMode::Direct, HeapKind::Logged, AtRest::None),
+        kind(PoolMode::Shadowed, HeapKind::Logged, AtRest::None),
+        kind(PoolMode::Shadowed, HeapKind::Logged, AtRest::Integrity),
+    ]
+}
+
 #[test]
 fn an_abort_takes_roots_back() {
-    let dir = directory();
-    let dir = dir.path().join("store");
-    make(&dir);
-    let (signal, said) = run(&dir, "none", "-");
-    assert_eq!(signal, None, "{said}");
-    assert!(said.contains("test result: ok"), "{said}");
+    for kind in guarded_kinds() {
+        let dir = directory();
+        let dir = dir.path().join("store");
+        make_as(&dir, kind);
+        let (signal, said) = run(&dir, "none", "-");
+        assert_eq!(signal, None, "{said}");
+        assert!(said.contains("test result: ok"), "{said}");
+        let (_store, pool) = open(&dir);
+        assert_eq!(stamp(&pool), 1);
+    }
 }
 
 #[test]
 fn a_planted_abort_that_stores_at_the_roots_address_is_found() {
-    let dir = directory();
-    let dir = dir.path().join("store");
-    make(&dir);
-    let (signal, said) = run(&dir, "root", "-");
-    assert_eq!(signal, Some(SIGSEGV), "{said}");
-    // The next session does what the abort did not.
-    let (_store, pool) = open(&dir);
-    assert_eq!(stamp(&pool), 1);
+    for kind in guarded_kinds() {
+        let dir = directory();
+        let dir = dir.path().join("store");
+        make_as(&dir, kind);
+        let (signal, said) = run(&dir, "root", "-");
+        assert_eq!(signal, Some(SIGSEGV), "{said}");
+        assert!(said.contains("metadata of pool `p`"), "{said}");
+        // The next session does what the abort did not.
+        let (_store, pool) = open(&dir);
+        assert_eq!(stamp(&pool), 1);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{AT_REST, HEAP, ONE, When, caught, holds, holds_at_rest};
 use cenote::{AtRest, HeapKind};
 use cenote_crashtest::tier::number_of_change;
 use cenote_medium::Durability;
-use cenote_medium::planted::Bug;
+use cenote_medium::planted::{Bug, GuardBug};
 
 /// Whether a look was refused as it is documented: a change of a logged heap that a crash broke off
 /// is undone by a writer.
@@ -69,7 +69,7 @@ fn a_protected_logged_pool_is_as_its_last_psync_after_every_crash() {
 fn stores_through_a_second_mapping_that_no_psync_learns_of() {
     let steps = [Push(1, 1), Psync(1), Push(1, 2), Psync(1)];
     with_logged_heaps(|| {
-        let bug = Bug::ShadowedStoreNotNoted;
+        let bug = Bug::Guard(GuardBug::ShadowedStoreNotNoted);
         caught(bug, When::Running, &steps, Durability::Process);
         AT_REST.with(|at_rest| at_rest.set(AtRest::Integrity));
         caught(bug, When::Running, &steps, Durability::Process);

@@ -11,11 +11,12 @@ use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Mark, Taking};
 use crate::error::{AllocError, FreeError, PlaceError, RootError};
 use crate::heap::{Heap, address_on, place_on};
-use crate::roots;
+use crate::roots::{self, RootWay};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::mark::ALLOCATED;
 use cenote_layout::pointer::RegionAddress;
+use cenote_protect::Protection;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::AtomicU64;
 
@@ -173,11 +174,20 @@ impl<G: Backing> Heap for LoggedHeap<G> {
         self.root.slot(index).ok_or(RootError::Index { index })
     }
 
+    fn root_way(&self) -> RootWay {
+        self.root.way()
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.protection() != Protection::None
+    }
+
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
         if !self.backing.is_writable() {
             return Err(RootError::ReadOnly);
         }
         let entry = RootEntry { addr, type_id };
-        roots::write(index, self.root_slot(index)?, entry, &*self.backing)
+        let slot = (self.root_slot(index)?, &self.root.way());
+        roots::write(index, slot, entry, &*self.backing)
     }
 }

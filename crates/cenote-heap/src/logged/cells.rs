@@ -13,13 +13,15 @@
 //!   dropped: numbers of cells come from media.
 
 use super::data::Region;
+use super::error::Damage;
 use super::stored_pages::StoredPages;
 use crate::backing::Backing;
 use cenote_layout::logged::{
-    CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, level_of, slots_of,
+    CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, UNDO_OFFSET, level_of,
+    slots_of,
 };
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, GuardBug, LoggedBug, planted};
 use cenote_protect::{Guards, Inside, Protection, StoreNotes};
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
@@ -464,7 +466,7 @@ impl<G> Writer<'_, G> {
     fn note(&self, pages: &StoredPages) {
         for (page, part) in pages.take() {
             if let Some(notes) = self.meta.notes_of(part)
-                && !planted(Bug::ShadowedStoreNotNoted)
+                && !planted(Bug::Guard(GuardBug::ShadowedStoreNotNoted))
             {
                 notes.note_stored(page * PAGE_SIZE as usize);
             }
@@ -487,6 +489,19 @@ impl<G: Backing> Writer<'_, G> {
     #[inline]
     pub(crate) fn is_power(&self) -> bool {
         self.backing.is_power()
+    }
+
+    /// Fails if a page of metadata was lost: nothing more is to be stored.
+    pub(crate) fn intact(&self) -> Result<(), Damage> {
+        let is_skipped = planted(Bug::Logged(LoggedBug::LostPageChanged));
+        let what = "a page of metadata was lost, or the store acknowledges nothing more";
+        let refused = self.backing.usable().is_err() && !is_skipped;
+        if refused { Err(Damage { offset: UNDO_OFFSET, what }) } else { Ok(()) }
+    }
+
+    /// Whether stores are possible: an opener for reading stores nothing.
+    pub(crate) fn may_store(&self) -> bool {
+        self.backing.is_writable()
     }
 
     /// Whether a cell lies in a level behind the first part.
@@ -572,20 +587,4 @@ impl<G: Backing> Writer<'_, G> {
     pub(crate) fn fence(&self) {
         self.backing.fence();
     }
-}
-
-/// Makes a range of zeros, durably, where it is not: what a crash left of metadata that nothing
-/// names.
-///
-/// # Safety
-/// The range is mapped for writing, of whole words, and nothing uses it.
-pub(crate) unsafe fn zero<G: Backing>(addr: u64, len: u64, backing: &G) {
-    // SAFETY: the caller's promise is the same.
-    let Some(words) = (unsafe { Words::new(addr, len) }) else { return };
-    for offset in (0..len).step_by(WORD as usize) {
-        if words.load(offset) != 0 {
-            words.store_flushed(offset, 0, backing);
-        }
-    }
-    backing.fence();
 }

@@ -61,12 +61,11 @@ impl<G: Backing> SubHeap<G> {
         for unit in units {
             merge_at(&mut plan, unit, class)?;
             if plan.change.cells().len() >= BATCH_CELLS {
-                self.commit(state);
+                self.commit(state)?;
                 plan = state.plan(&self.meta);
             }
         }
-        self.commit(state);
-        Ok(())
+        self.commit(state)
     }
 
     /// Makes room for the record of the block at `unit`: merges what frees a slot where the record

@@ -19,11 +19,11 @@
 //! So a sub-heap has few parts.
 
 use super::buddy::class_for;
-use super::cells::zero;
 use super::data::Region;
 use super::error::{AllocRefused, LoggedError, SubHeapError};
 use super::make::SubHeapPlace;
 use super::members::{LoggedHeap, SubHeapMember, UNKNOWN, hang};
+use super::root::zero;
 use super::spares::{PUDDLE_UNIT, TakenFor};
 use super::state::SubHeap;
 use crate::backing::Backing;

@@ -26,7 +26,7 @@ use cenote_layout::id::TypeId;
 use cenote_layout::logged::{LaneLink, LaneState, SUB_HEAPS_MAX};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
 use cenote_protect::Protection;
-use cenote_sys::{cpu_number, numa};
+use cenote_sys::cpu_number;
 use core::ptr::{null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -151,7 +151,7 @@ impl<G: Backing> LoggedHeap<G> {
         let homes = (0..count.clamp(1, SUB_HEAPS_MAX)).map(|_| AtomicU32::new(UNKNOWN)).collect();
         let members = (0..SUB_HEAPS_MAX).map(|_| OnceLock::new()).collect();
         let growth = Mutex::new(Growth::new(extents, root.guards > 0));
-        let (cpu, has_nodes) = (options.cpu, numa::nodes() > 1);
+        let (cpu, has_nodes) = (options.cpu, (options.nodes)() > 1);
         let protection = match backing.is_writable() {
             true => options.protection.within(backing.can_map_twice()),
             false => Protection::None,
@@ -228,7 +228,11 @@ impl<G: Backing> LoggedHeap<G> {
     /// # Errors
     /// Why there is no block; nothing is allocated.
     pub fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<BlockInfo, AllocRefused> {
-        self.with_room(size.max(align), &mut |_, member| member.heap.alloc(size, align, type_id))
+        let block = self
+            .with_room(size.max(align), &mut |_, member| member.heap.alloc(size, align, type_id))?;
+        // A page that was lost meanwhile may be the one that says so.
+        self.backing.usable()?;
+        Ok(block)
     }
 
     /// Frees the block that begins at `addr`, in the sub-heap that it lies in; 0 is nothing.

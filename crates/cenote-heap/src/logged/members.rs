@@ -35,6 +35,8 @@ pub struct LoggedOptions {
     pub guards: u32,
     /// Tells the number of the CPU that a thread runs on.
     pub cpu: fn() -> u32,
+    /// Tells how many nodes of memory the machine has. Of one, memory is asked for nowhere.
+    pub nodes: fn() -> u32,
     /// How metadata are protected against stray stores, as far as that can be had here.
     pub protection: Protection,
     /// Whether a crash may take the pool back to before its heap was made, and leave it puddles
@@ -54,6 +56,7 @@ impl Default for LoggedOptions {
             levels: 5,
             guards: 1,
             cpu,
+            nodes: numa::nodes,
             protection,
             goes_back: false,
         }

@@ -4,20 +4,26 @@
 //! header commits**. A root puddle whose header does not fit its checksum has no heap, and one can
 //! be made there.
 //!
+//! **Guards.** Header and words, and the roots, have a second mapping each ([`HeapRoot::guard`]).
+//! Roots are stored by this heap and by transactions, which ask how ([`RootWay`]) and are inside no
+//! guards: so theirs is [`Protection::Hidden`] where metadata have `Keys`, and with `Mprotect` they
+//! have none.
+//!
 //! **Naming a sub-heap** is the store of its word, which commits: what it names was made and is
 //! durable.
 
-use super::cells::{Words, guards_of, zero};
+use super::cells::{Words, guards_of};
 use super::data::Region;
 use super::error::{Damage, LoggedError};
 use super::make::words_of;
 use crate::backing::{Backing, Extent};
+use crate::roots::RootWay;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{self, HeaderError};
 use cenote_layout::heap::{ROOT_COUNT, RootSlot};
 use cenote_layout::logged::{LoggedHeader, SUB_HEAPS_MAX, SubHeapGeometry, SubHeapWord};
 use cenote_layout::puddle::header_space;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, GuardBug, LoggedBug, planted};
 use cenote_protect::{Guards, Protection, StoreNotes};
 use core::ptr::NonNull;
 use zerocopy::IntoBytes;
@@ -27,7 +33,6 @@ use zerocopy::IntoBytes;
 pub(crate) struct HeapRoot {
     words: Words,
     extent: Extent,
-    /// Of header and words.
     guarded: Option<GuardedRoot>,
     /// How sub-heaps are laid out.
     pub(crate) geometry: SubHeapGeometry,
@@ -35,14 +40,17 @@ pub(crate) struct HeapRoot {
     pub(crate) guards: u32,
 }
 
-/// The guards of header and words.
+/// The guards of header, words and roots.
 #[derive(Debug)]
 struct GuardedRoot {
     guards: Guards,
-    /// How far stores go.
+    /// How far stores into header and words go.
     distance: usize,
     /// What is told of them.
     notes: Option<StoreNotes>,
+    /// How roots are stored.
+    way: RootWay,
+    _roots: Guards,
 }
 
 /// Where the header lies.
@@ -181,15 +189,20 @@ impl HeapRoot {
         // SAFETY: the guards say where stores go.
         unsafe { self.words.store_far(at, bits, distance, backing) };
         if let Some(notes) = guarded.and_then(|guarded| guarded.notes.as_ref())
-            && !planted(Bug::ShadowedStoreNotNoted)
+            && !planted(Bug::Guard(GuardBug::ShadowedStoreNotNoted))
         {
             notes.note_stored((start(&self.extent) + at) as usize);
         }
         backing.fence();
     }
 
-    /// Guards header and words from now on, where that can be had, and closes the pages on both
-    /// sides of the roots off: none of their neighbours can be reached from there.
+    /// How roots are stored.
+    pub(crate) fn way(&self) -> RootWay {
+        self.guarded.as_ref().map_or_else(RootWay::default, |guarded| guarded.way.clone())
+    }
+
+    /// Guards header, words and roots from now on, where that can be had, and closes the pages on
+    /// both sides of the roots off: none of their neighbours can be reached from there.
     ///
     /// # Safety
     /// As [`Guards::add`], of the root puddle.
@@ -206,6 +219,20 @@ impl HeapRoot {
         // roots.
         let added = unsafe { guards.add(start..start + LoggedHeader::WORDS_END as usize) };
         let Ok(distance) = added else { return };
+        let hidden = match protection {
+            Protection::Hidden | Protection::Keys => Protection::Hidden,
+            _ => Protection::None,
+        };
+        let of_roots = match planted(Bug::Logged(LoggedBug::RootsOpen)) {
+            true => Guards::new(Protection::None, what),
+            false => Guards::new(hidden, what),
+        };
+        let first = start + LoggedHeader::roots_at(self.guards) as usize;
+        // SAFETY: the caller's promise; roots are stored by this heap and by transactions, which
+        // ask for the way.
+        let added = unsafe { of_roots.add(first..first + LoggedHeader::ROOTS_LEN as usize) };
+        let Ok(to_roots) = added else { return };
+        let way = RootWay { distance: to_roots, notes: notes.clone().filter(|_| to_roots != 0) };
         let ends = [LoggedHeader::roots_at(1), LoggedHeader::sub_heaps_at(1)];
         for end in ends.into_iter().filter(|_| self.guards > 0) {
             let end = start + end as usize;
@@ -214,7 +241,7 @@ impl HeapRoot {
                 return;
             }
         }
-        self.guarded = Some(GuardedRoot { guards, distance, notes });
+        self.guarded = Some(GuardedRoot { guards, distance, notes, way, _roots: of_roots });
     }
 
     /// Ends the guards: the puddle is used no more.
@@ -222,7 +249,7 @@ impl HeapRoot {
         self.guarded = None;
     }
 
-    /// How header and words are protected.
+    /// How header, words and roots are protected.
     pub(crate) fn protection(&self) -> Protection {
         self.guarded.as_ref().map_or(Protection::None, |guarded| guarded.guards.protection())
     }
@@ -250,4 +277,20 @@ impl HeapRoot {
     pub(crate) const fn metadata_len(&self) -> u64 {
         self.geometry.metadata_len.next_multiple_of(PAGE_SIZE)
     }
+}
+
+/// Makes a range of zeros, durably, where it is not: what a crash left of metadata that nothing
+/// names.
+///
+/// # Safety
+/// The range is mapped for writing, of whole words, and nothing uses it.
+pub(crate) unsafe fn zero<G: Backing>(addr: u64, len: u64, backing: &G) {
+    // SAFETY: the caller's promise is the same.
+    let Some(words) = (unsafe { Words::new(addr, len) }) else { return };
+    for offset in (0..len).step_by(size_of::<u64>()) {
+        if words.load(offset) != 0 {
+            words.store_flushed(offset, 0, backing);
+        }
+    }
+    backing.fence();
 }

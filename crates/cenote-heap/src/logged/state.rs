@@ -95,9 +95,14 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Makes the change that was planned.
-    pub(crate) fn commit(&self, state: &mut SubHeapState) {
-        state.undo.commit(&self.meta.writer(&self.backing), &state.change);
+    ///
+    /// # Errors
+    /// A page of the metadata was lost, or the store acknowledges nothing for another reason: the
+    /// change is not made, or counts as broken off.
+    pub(crate) fn commit(&self, state: &mut SubHeapState) -> Result<(), Fault> {
+        let made = state.undo.commit(&self.meta.writer(&self.backing), &state.change);
         state.change.clear();
+        made.map_err(Fault::Damaged)
     }
 
     /// Plans a change and makes it; nothing is stored if the plan fails.
@@ -107,7 +112,7 @@ impl<G: Backing> SubHeap<G> {
         plan: impl FnOnce(&mut ChangePlan<'_>) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let planned = plan(&mut state.plan(&self.meta))?;
-        self.commit(state);
+        self.commit(state)?;
         Ok(planned)
     }
 }

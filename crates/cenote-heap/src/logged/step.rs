@@ -3,7 +3,8 @@
 //! A step changes two words of one cell, in one line: the slots that are used, and the check
 //! ([`SlabRecord`]). What a crash leaves, at both levels:
 //!
-//! 1. The word of the last step names the cell. It is not flushed. *Nothing has changed.*
+//! 1. The word of the last step names the cell, and the last change. It is not flushed. *Nothing
+//!    has changed.*
 //! 2. The word of the slots is stored. *The check does not fit, but fits with one bit changed: a
 //!    reader sees the record of before.*
 //! 3. **The check is stored: it commits the step.** Flush, **fence**. *At `power` one of the two
@@ -25,16 +26,29 @@
 
 use super::cells::{Metadata, Writer};
 use crate::backing::Backing;
-use cenote_layout::logged::{LAST_STEP_OFFSET, RawCell, SlabRecord};
+use cenote_layout::logged::{LAST_STEP_OFFSET, LastStep, RawCell, SlabRecord};
 use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 
 /// Where the word of the used slots lies in a cell; the one with the check is the last.
 const USED: usize = SlabRecord::USED_WORD;
 const _: () = assert!(USED == size_of::<RawCell>() / 8 - 2);
 
-/// Names the cell of the step that follows.
-pub(crate) fn announce<G: Backing>(writer: &Writer<'_, G>, cell: u64) {
-    writer.store(LAST_STEP_OFFSET, cell);
+/// The word of the last step.
+pub(crate) fn last(meta: &Metadata) -> LastStep {
+    LastStep::from_word(meta.word(LAST_STEP_OFFSET))
+}
+
+/// Names the cell of the step that follows, and the last change, which is made.
+pub(crate) fn announce<G: Backing>(writer: &Writer<'_, G>, step: LastStep) {
+    writer.store(LAST_STEP_OFFSET, step.to_word());
+}
+
+/// Names no change any more, durably.
+#[cold]
+pub(crate) fn forget_change<G: Backing>(meta: &Metadata, writer: &Writer<'_, G>) {
+    announce(writer, LastStep { change: 0, ..last(meta) });
+    writer.flush(LAST_STEP_OFFSET, size_of::<u64>() as u64);
+    writer.fence();
 }
 
 /// Makes a change of one cell in place, durable at the medium's level. The change is a step, no
@@ -53,7 +67,7 @@ pub(crate) fn make<G: Backing>(writer: &Writer<'_, G>, cell: u64, new: RawCell) 
 
 /// Begins to write the last step back: the next fence makes it durable.
 pub(crate) fn flush_last<G: Backing>(meta: &Metadata, writer: &Writer<'_, G>) {
-    let cell = meta.word(LAST_STEP_OFFSET);
+    let cell = last(meta).cell.into();
     if meta.geometry.is_changeable(cell) && !planted(Bug::Logged(LoggedBug::StepNotSettled)) {
         writer.flush_cell(cell);
     }

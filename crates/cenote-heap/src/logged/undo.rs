@@ -11,6 +11,7 @@
 //!    words reach memory in any order: the seal is a hash over the new contents of all cells, and
 //!    counts only if they are there. It is durable, with the cells, when the fence returns. *A seal
 //!    that fits: made. One that does not: undone.*
+//! 5. The word of the last step says the change's number, without a flush. *Made.*
 //!
 //! So a change takes two fences, and a step of a slab one ([`super::step`]). No other store marks
 //! the log empty: a record whose seal fits is truncated. The record of the next change goes into
@@ -24,9 +25,18 @@
 //! | --- | --- | --- |
 //! | fits | anything | flushes record and cells, fences |
 //! | fits, if one bit of a cell is another | anything | stores that cell; the same |
+//! | does not, and the word of the last step names this change | anything | refuses: damage |
 //! | does not | the record before, whole; or zeros, if this is the first | undoes it |
 //! | does not | neither | refuses: a damaged record |
 //! | is damaged | anything | refuses: a damaged seal |
+//!
+//! *Damage and crash are told apart.* That word names a change after the fence of step 4, so no
+//! crash leaves it beside a seal that does not fit: what it names was made, and operations may have
+//! come behind it. Undoing would take back a change that was acknowledged, and with its cells each
+//! later step in them. The word may be lost with power, as nothing flushes it; then it names an
+//! earlier change, or none, and damage of the seal passes for a crash. A word that names a change
+//! behind the last whole record shows that the record of that one is damaged. Nothing needs it, and
+//! the number is used again: recovery clears it in the word first, durably.
 //!
 //! A seal that does not fit is 0; or its change's, and power was lost before the cells were
 //! durable; or that of the record before in its half, and power was lost before the header was
@@ -48,7 +58,7 @@ use super::step;
 use crate::backing::Backing;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::logged::{
-    CELL_SIZE, RawCell, SlabRecord, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE,
+    CELL_SIZE, LastStep, RawCell, SlabRecord, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE,
     UNDO_HEADER_SIZE, UNDO_OFFSET, is_seal, seal_in_order, seal_of_contents, undo_check,
 };
 use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
@@ -74,8 +84,8 @@ pub(crate) struct Undo {
     sequence: u64,
     /// Its cells, as long as its seal is a hash over them.
     sealed: Vec<u64>,
-    /// The cell that the word of the last step names; 0 is not known.
-    last_step: u64,
+    /// What the word of the last step says.
+    last_step: LastStep,
     /// A record in the making.
     record: Vec<u64>,
     /// New contents of cells, for a seal.
@@ -84,15 +94,25 @@ pub(crate) struct Undo {
 
 impl Undo {
     /// Makes a change: all of it is there when this returns, durable at the medium's level.
-    pub(crate) fn commit<G: Backing>(&mut self, writer: &Writer<'_, G>, change: &Change) {
+    ///
+    /// # Errors
+    /// A page of the metadata was lost, before or meanwhile. What was stored may have gone nowhere,
+    /// so the next step of the protocol is not made: a crash could leave that. No change follows.
+    pub(crate) fn commit<G: Backing>(
+        &mut self,
+        writer: &Writer<'_, G>,
+        change: &Change,
+    ) -> Result<(), Damage> {
         let cells = change.cells();
         match cells {
-            [] => return,
+            [] => return Ok(()),
             [one] if SlabRecord::is_step(one.old, one.new) => {
-                return self.step(writer, one.cell, one.new);
+                self.step(writer, one.cell, one.new);
+                return Ok(());
             }
             _ => {}
         }
+        writer.intact()?;
         self.sequence += 1;
         let sequence = self.sequence;
         let half = half_of(if planted(Bug::UndoHalvesNotSwapped) { 0 } else { sequence });
@@ -109,7 +129,7 @@ impl Undo {
         if !planted(Bug::UndoRecordNotFenced) {
             writer.fence();
         }
-
+        writer.intact()?;
         let seal = if writer.is_power() {
             self.contents.clear();
             self.contents.extend(cells.iter().map(|planned| planned.new));
@@ -133,13 +153,30 @@ impl Undo {
                 }
             }
         }
+        writer.intact()?;
         writer.store(half + SEAL as u64 * 8, seal);
         writer.flush(half, LINE_SIZE);
+        if planted(Bug::Logged(LoggedBug::ChangeToldEarly)) {
+            self.tell(writer, self.last_step.cell.into());
+        }
         reach(Step::ChangeSealed);
         writer.fence();
+        self.tell(writer, self.last_step.cell.into());
         self.sealed.clear();
         if writer.is_power() {
             self.sealed.extend(cells.iter().map(|planned| planned.cell));
+        }
+        Ok(())
+    }
+
+    /// Says in the word of the last step which cell that has, and that the last change is made,
+    /// which is durable.
+    #[inline]
+    fn tell<G: Backing>(&mut self, writer: &Writer<'_, G>, cell: u64) {
+        let step = LastStep::after(cell, self.sequence);
+        if self.last_step != step {
+            step::announce(writer, step);
+            self.last_step = step;
         }
     }
 
@@ -149,10 +186,7 @@ impl Undo {
         if !self.sealed.is_empty() && !planted(Bug::Logged(LoggedBug::StepOverSeal)) {
             self.close(writer, cell);
         }
-        if self.last_step != cell {
-            step::announce(writer, cell);
-            self.last_step = cell;
-        }
+        self.tell(writer, cell);
         step::make(writer, cell, new);
     }
 
@@ -181,8 +215,8 @@ impl Undo {
             Half::Zero | Half::Torn => None,
         });
         let last = whole.max_by_key(|record| record.sequence);
-        let open = [ChangeState::Made, ChangeState::Damaged];
-        last.is_some_and(|record| !open.contains(&record.state(meta)))
+        let is_closed = |state| matches!(state, ChangeState::Made | ChangeState::Damaged { .. });
+        last.is_some_and(|record| !is_closed(record.state(meta)))
     }
 
     /// The undo log after a crash, or after none. Says whether a change was undone.
@@ -198,17 +232,22 @@ impl Undo {
             [_, Half::Whole(b)] => (b, &halves[0]),
             [Half::Whole(a), _] => (a, &halves[1]),
             // The first change of all was being recorded, in the second half.
-            [Half::Zero, _] => return Ok((Self::default(), false)),
+            [Half::Zero, _] => {
+                Self::forget_later(meta, writer, 0);
+                return Ok((Self::default(), false));
+            }
             [Half::Torn, _] => {
                 return Err(Damage { offset: half_of(0), what: "no undo record is whole" });
             }
         };
-        let mut undo = Self { sequence: last.sequence, ..Self::default() };
+        Self::forget_later(meta, writer, last.sequence);
+        let last_step = step::last(meta);
+        let mut undo = Self { sequence: last.sequence, last_step, ..Self::default() };
         match last.state(meta) {
             ChangeState::BrokenOff if !planted(Bug::ChangeNotUndone) => {}
-            ChangeState::Damaged => {
+            ChangeState::Damaged { what } => {
                 let offset = half_of(last.sequence) + SEAL as u64 * 8;
-                return Err(Damage { offset, what: "the seal of the last change" });
+                return Err(Damage { offset, what });
             }
             state => {
                 if let ChangeState::OneBitOff { cell, new } = state {
@@ -232,6 +271,13 @@ impl Undo {
         }
         last.undo(meta, writer)?;
         Ok((undo, true))
+    }
+
+    /// Clears the change in the word of the last step, if that has no record any more.
+    fn forget_later<G: Backing>(meta: &Metadata, writer: &Writer<'_, G>, sequence: u64) {
+        if step::last(meta).is_later_than(sequence) && writer.may_store() {
+            step::forget_change(meta, writer);
+        }
     }
 }
 
@@ -258,8 +304,11 @@ enum ChangeState {
         /// What it holds then.
         new: RawCell,
     },
-    /// Its seal is a word that no program leaves there.
-    Damaged,
+    /// No program and no crash leaves this.
+    Damaged {
+        /// What is damaged.
+        what: &'static str,
+    },
 }
 
 /// A whole record.
@@ -299,6 +348,17 @@ impl Half {
 impl Record {
     /// What became of the change.
     fn state(&self, meta: &Metadata) -> ChangeState {
+        let is_told = step::last(meta).says_made(self.sequence)
+            && !planted(Bug::Logged(LoggedBug::MadeChangeUndone));
+        match self.state_by_seal(meta) {
+            ChangeState::BrokenOff if is_told => {
+                ChangeState::Damaged { what: "the last change was made, and its seal is another" }
+            }
+            state => state,
+        }
+    }
+
+    fn state_by_seal(&self, meta: &Metadata) -> ChangeState {
         let (sequence, seal) = (self.sequence, self.seal);
         if seal == seal_in_order(sequence) || seal != 0 && planted(Bug::ChangeSealBelieved) {
             return ChangeState::Made;
@@ -314,7 +374,7 @@ impl Record {
         let is_of_before = sequence.checked_sub(2).is_some_and(|before| is_seal(before, seal));
         match seal == 0 || is_of_before || planted(Bug::Logged(LoggedBug::SealDamageUndone)) {
             true => ChangeState::BrokenOff,
-            false => ChangeState::Damaged,
+            false => ChangeState::Damaged { what: "the seal of the last change" },
         }
     }
 

@@ -25,7 +25,7 @@ use crate::error::{AllocError, FreeError};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, GuardBug, planted};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -105,7 +105,7 @@ impl<G: Backing> TracedHeap<G> {
         let chosen = Chosen { heap: self, entry, type_id, class };
         let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };
         core::mem::forget(chosen);
-        if planted(Bug::MarkStoredOpenly) {
+        if planted(Bug::Guard(GuardBug::MarkStoredOpenly)) {
             mark.store(taking as u8, Ordering::Release);
         }
         self.at_store(mark).store(taking as u8, Ordering::Release);

@@ -25,6 +25,7 @@ use crate::error::{BackingError, OpenError};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Step, reach};
+use cenote_protect::HiddenWindow;
 use core::sync::atomic::Ordering;
 
 /// Most bytes of a puddle that is not larger for a reason.
@@ -225,6 +226,11 @@ impl<G: Backing> TracedHeap<G> {
                 bytes,
                 size_max,
             }));
+        }
+        // One that cannot be guarded cannot be used: it would be one for nothing each time.
+        if let Some(Err(error)) = self.hidden.as_ref().map(HiddenWindow::has_room) {
+            let doing = "mapping metadata a second time";
+            return Err(Shortage::Backing(BackingError::Store { doing, source: Box::new(error) }));
         }
         let mut taken = self.backing.take(size);
         if taken.is_err() && least < size {

@@ -16,10 +16,12 @@
 //!
 //! No layout changes: metadata begin at a page, and end before the first superblock for blocks.
 //!
-//! Guarded are pools in direct mode that are open for writing, in a process and in a daemon's
-//! client. A pool in shadowed mode is not: its psync finds written pages by their rights. Where the
-//! program needs its mappings, or has no addresses for a second window, [`TracedHeap::is_guarded`]
-//! says so.
+//! Guarded are pools that are open for writing, in a process and in a daemon's client. Of a pool in
+//! shadowed mode the second mapping is tracked in the place of the first one: its first store into
+//! a page since a psync faults, and is noted. So operations have no more instructions there than in
+//! direct mode. A pool that is protected at rest is not guarded: its pages are filled where they
+//! are mapped. Where the program needs its mappings, or has no addresses for a second window,
+//! [`TracedHeap::is_guarded`] says so.
 
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
@@ -65,20 +67,18 @@ impl<G: Backing> TracedHeap<G> {
         let shares = puddle.index == 0 && self.backing.sharing().is_some();
         let closed = if shares { layout.members / PAGE_SIZE * PAGE_SIZE } else { end };
         let range = |end: u64| (base + layout.descriptors) as usize..(base + end) as usize;
-        // SAFETY: metadata of a puddle, which is one file that is mapped there as long as the
-        // backing, which ends after puddles. All code of the heap stores where it is told, and what
-        // processes share by other ways is not closed.
-        let guarded = unsafe { hidden.guard(range(end), range(closed)) };
         let failed = |error| BackingError::Store {
             doing: "mapping metadata a second time",
             source: Box::new(error),
         };
         let (index, addr) = (puddle.index, base);
-        puddle.guarded = Some(guarded.map_err(failed).map_err(|source| OpenError::Backing {
-            index,
-            addr,
-            source,
-        })?);
+        let refused = |source| OpenError::Backing { index, addr, source };
+        let notes = self.backing.store_notes(base).map_err(failed).map_err(refused)?;
+        // SAFETY: metadata of a puddle, which is one file that is mapped there as long as the
+        // backing, which ends after puddles. All code of the heap stores where it is told, and what
+        // processes share by other ways is not closed.
+        let guarded = unsafe { hidden.guard(range(end), range(closed), notes.as_ref()) };
+        puddle.guarded = Some(guarded.map_err(failed).map_err(refused)?);
         puddle.distance = self.distance;
         Ok(())
     }

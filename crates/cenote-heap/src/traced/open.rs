@@ -18,6 +18,7 @@ use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError};
 use crate::heap::{Heap, Trace, address_on, place_on};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
+use crate::roots::RootWay;
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{RootEntry, RootSlot, mark};
 use cenote_layout::id::TypeId;
@@ -206,8 +207,12 @@ impl<G: Backing> Heap for TracedHeap<G> {
         self.slot_of_root(index)
     }
 
-    fn root_distance(&self) -> usize {
-        self.distance
+    fn root_way(&self) -> RootWay {
+        RootWay { distance: self.distance, notes: None }
+    }
+
+    fn is_guarded(&self) -> bool {
+        Self::is_guarded(self)
     }
 
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {

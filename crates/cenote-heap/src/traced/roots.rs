@@ -5,7 +5,7 @@ use super::superblock::PuddleHeap;
 use super::trace::TraceRoot;
 use crate::backing::Backing;
 use crate::error::RootError;
-use crate::roots;
+use crate::roots::{self, RootWay};
 use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use core::ptr::NonNull;
@@ -33,8 +33,9 @@ impl<G: Backing> TracedHeap<G> {
         if !self.writable {
             return Err(RootError::ReadOnly);
         }
-        let slot = (self.slot_of_root(index)?, self.distance);
-        roots::write_at(index, slot, RootEntry { addr, type_id }, &self.backing)
+        let way = RootWay { distance: self.distance, notes: None };
+        let slot = (self.slot_of_root(index)?, &way);
+        roots::write(index, slot, RootEntry { addr, type_id }, &self.backing)
     }
 }
 

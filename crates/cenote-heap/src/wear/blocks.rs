@@ -25,7 +25,7 @@ use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Mark, Taking};
 use crate::error::{AllocError, FreeError, PlaceError, RootError};
 use crate::heap::{Heap, address_on, place_on};
-use crate::roots;
+use crate::roots::{self, RootWay};
 use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
@@ -171,6 +171,7 @@ impl<G: Backing> Heap for WearHeap<G> {
         if !self.backing.is_writable() {
             return Err(RootError::ReadOnly);
         }
-        roots::write(index, self.root_slot(index)?, RootEntry { addr, type_id }, &*self.backing)
+        let slot = (self.root_slot(index)?, &RootWay::default());
+        roots::write(index, slot, RootEntry { addr, type_id }, &*self.backing)
     }
 }

@@ -42,6 +42,53 @@ pub struct UndoEntry {
 const _: () = assert!(size_of::<UndoEntry>() as u64 == UNDO_ENTRY_SIZE);
 const _: () = assert!(offset_of!(UndoEntry, old) == 8);
 
+/// The last word of the first half, which no record reaches: what a process knew to be made when
+/// it stored the word. It is never flushed, so after a loss of power it may be an older one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastStep {
+    /// Number of the slab record that changed last by a step; 0 is not known.
+    pub cell: u32,
+    /// Low bits of the number of the last change, which was made and durable before; 0 is not
+    /// known, as in a word of an earlier build.
+    pub change: u32,
+}
+
+impl LastStep {
+    /// After change `sequence`, and a step of `cell`, a slot of a table.
+    #[inline]
+    #[must_use]
+    pub const fn after(cell: u64, sequence: u64) -> Self {
+        Self { cell: cell as u32, change: sequence as u32 }
+    }
+
+    /// What a word says.
+    #[inline]
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self { cell: word as u32, change: (word >> u32::BITS) as u32 }
+    }
+
+    /// The word that says this.
+    #[inline]
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        self.cell as u64 | (self.change as u64) << u32::BITS
+    }
+
+    /// Whether it says that change `sequence` was made. Of 2^32 changes one has that number too:
+    /// it counts if no step and no change has told of a later one since.
+    #[must_use]
+    pub const fn says_made(self, sequence: u64) -> bool {
+        self.change != 0 && self.change == sequence as u32
+    }
+
+    /// Whether it tells of a change behind `sequence`.
+    #[must_use]
+    pub const fn is_later_than(self, sequence: u64) -> bool {
+        self.change != 0 && (self.change.wrapping_sub(sequence as u32) as i32) > 0
+    }
+}
+
 /// The check of an undo record, of which `bytes` is all but the check itself, with `seal` as zero.
 #[inline]
 #[must_use]

@@ -38,6 +38,12 @@ pub enum LoggedBug {
     TicketNotRecovered,
     /// A change whose seal is damaged passes for one that a crash broke off.
     SealDamageUndone,
+    /// A change goes on after a page of metadata was lost.
+    LostPageChanged,
+    /// A change that is told to be made is taken back if its seal is gone.
+    MadeChangeUndone,
+    /// A change is told to be made before it is durable.
+    ChangeToldEarly,
     /// A step of a slab is not flushed.
     StepNotFlushed,
     /// A step of a slab is not flushed if its record lies in a level behind the first part.
@@ -50,6 +56,10 @@ pub enum LoggedBug {
     StepNotSettled,
     /// A flipped bit of a cell of the last change passes for a change that was broken off.
     FlippedBitUndone,
+    /// Roots of a logged heap stay writable at their addresses.
+    RootsOpen,
+    /// A root that is stored through the second mapping is not noted for a psync.
+    RootNotNoted,
     /// Of blocks of one type that lie side by side, only the first is rewritten in a moved puddle.
     FirstOfRunRewritten,
     /// The roots of a logged heap are looked for where a traced heap has its own.

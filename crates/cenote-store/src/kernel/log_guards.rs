@@ -20,7 +20,7 @@
 use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::store::{Control, Inner};
 use cenote_medium::MediumKind;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, GuardBug, planted};
 use cenote_protect::{Guards, Protection, RangeKind};
 
 impl Inner {
@@ -28,7 +28,7 @@ impl Inner {
     /// is to be added to an address in it, wrapping around, for a store; 0 where it is not guarded.
     pub(crate) fn guard_logs(&self, control: &mut Control, puddle: &Puddle) -> usize {
         let twice = self.info.kind != MediumKind::Simulated;
-        if !twice || !self.options.guards || planted(Bug::LogsOpen) {
+        if !twice || !self.options.guards || planted(Bug::Guard(GuardBug::LogsOpen)) {
             return 0;
         }
         let client = control.client;

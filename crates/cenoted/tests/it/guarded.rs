@@ -52,6 +52,8 @@ pub(crate) fn obey(socket: &Path) {
             "add" => say(&add(&pool).to_string()),
             "psync" => say(&pool.psync().expect("a psync").pages.to_string()),
             "closed" => say(&closed()),
+            // SAFETY: nothing is changed.
+            "guarded" => say(&unsafe { pool.raw_heap() }.is_guarded().to_string()),
             "crowd" => {
                 // From now on the first store into a puddle opens all of it.
                 mappings::set_limit(16);
@@ -77,7 +79,10 @@ fn access(page: usize, store: bool) {
 }
 
 fn create(daemon: &Daemon, mode: PoolMode) {
-    let options = PoolOptions { heap: HeapKind::Logged, mode, ..PoolOptions::default() };
+    create_as(daemon, PoolOptions { heap: HeapKind::Logged, mode, ..PoolOptions::default() });
+}
+
+fn create_as(daemon: &Daemon, options: PoolOptions) {
     let pool = daemon.connect().create_pool("numbers", &options).expect("created");
     make_counter(&pool);
 }
@@ -120,6 +125,36 @@ fn a_stray_access_of_a_client_ends_it_and_its_pool_is_as_it_was() {
             assert!(said.contains("of pool `numbers`"), "{said}");
             daemon.wait_until("its end is seen", |stat| stat.sessions == 1);
             assert_eq!(counted(&daemon, "numbers"), round, "{mode:?}, {place}");
+        }
+    }
+}
+
+/// Heaps of clients say that they are guarded, of each kind and in each mode, and stray stores into
+/// what they guard end the client.
+#[test]
+fn heaps_of_clients_are_guarded_and_their_psyncs_are_whole() {
+    for heap in [HeapKind::Traced, HeapKind::Logged] {
+        for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+            let daemon = Daemon::start(&[]);
+            create_as(&daemon, PoolOptions { heap, mode, ..PoolOptions::default() });
+            let mut actor = start(&daemon);
+            assert_eq!(number(&mut actor, "add"), 1);
+            assert_eq!(told(&mut actor, "guarded"), "true", "{heap:?} {mode:?}");
+            let closed = told(&mut actor, "closed");
+            assert!(!closed.starts_with("0 "), "{heap:?} {mode:?}: {closed}");
+            if mode == PoolMode::Shadowed {
+                assert!(number(&mut actor, "psync") > 0);
+                assert_eq!(number(&mut actor, "add"), 2);
+                assert!(number(&mut actor, "psync") > 0);
+            }
+            actor.tell("metadata");
+            assert!(!actor.ends());
+            let said = std::fs::read_to_string(daemon.path("said")).expect("what it said");
+            assert!(said.contains("cenote: stray write at 0x"), "{said}");
+            assert!(said.contains("metadata of pool `numbers`"), "{said}");
+            daemon.wait_until("its end is seen", |stat| stat.sessions == 1);
+            let adds = if mode == PoolMode::Shadowed { 2 } else { 1 };
+            assert_eq!(counted(&daemon, "numbers"), adds, "{heap:?} {mode:?}");
         }
     }
 }

@@ -215,11 +215,13 @@ impl PoolHandle {
     }
 
     /// Whether the memory of puddles is mapped shared and writable, so that a second mapping of it
-    /// shows the same bytes. Of a pool in shadowed mode stores through one are to be noted
-    /// ([`Puddle::store_notes`]).
+    /// shows the same bytes, and the program wants guards
+    /// ([`OpenOptions::guards`](crate::OpenOptions::guards)). Of a pool in shadowed mode stores
+    /// through one are to be noted ([`Puddle::store_notes`]).
     #[must_use]
     pub fn can_map_twice(&self) -> bool {
-        self.writable && (self.is_real() || self.record().mode == PoolMode::Shadowed)
+        let is_shared = self.is_real() || self.record().mode == PoolMode::Shadowed;
+        self.writable && self.store.inner().options.guards && is_shared
     }
 
     /// Whether pages that its caller does not use can lose all access: no other code reads them
@@ -234,14 +236,14 @@ impl PoolHandle {
     }
 
     /// The store's window, if metadata of a traced heap are to be guarded by second mappings
-    /// ([`OpenOptions::guards`](crate::OpenOptions::guards)). Not in shadowed mode: that heap does
-    /// not note its stores for psyncs.
+    /// ([`OpenOptions::guards`](crate::OpenOptions::guards)). Not where pages are filled at the
+    /// first touch, nor in a simulated pool in direct mode.
     #[must_use]
     pub fn guarded_window(&self) -> Option<Range<usize>> {
         let inner = self.store.inner();
         let (base, len) = (inner.window.base() as usize, inner.window.len() as usize);
-        let is_direct = self.is_real() && self.record().mode == PoolMode::Direct;
-        (inner.options.guards && self.writable && is_direct).then(|| base..base + len)
+        let is_sealed = self.root_puddle().is_none_or(|root| root.view().is_some());
+        (self.can_map_twice() && !is_sealed).then(|| base..base + len)
     }
 
     /// The puddle of the pool in whose body the range lies.

@@ -2,7 +2,8 @@
 //! short, or a device fails, after the page was had.
 //!
 //! Only the library reads the pages before the first superblock of a heap puddle: descriptors,
-//! marks, roots, heads of lists. An access to a lost one is a bus error, and the instruction has no
+//! marks, roots, heads of lists; and all of the root puddle, and of puddles of metadata, of a
+//! logged heap. An access to a lost one is a bus error, and the instruction has no
 //! way to fail. So the fault handler puts memory in the place of the page, whose contents no check
 //! believes, and the store is poisoned.
 //!
@@ -27,7 +28,10 @@
 //! So each of these fails that may lack such a store. The files are as a crash of this process
 //! could leave them: some pages have all stores, some lack those after some moment. No multi-step
 //! update of the heap relies on one page for what it reads in another: each is undone by the log,
-//! or is a free superblock.
+//! or is a free superblock. A change of a logged heap relies on its record: the heap asks for the
+//! poison before it stores the record, before the cells, and before the seal. So a change whose
+//! record, or some of whose cells, went to no file is not sealed, and the next opener undoes it;
+//! and no change follows it.
 //!
 //! # What is read from it
 //!
@@ -40,6 +44,7 @@
 //! | head of a list | the same | leads nowhere: the list is dropped |
 //! | state of the sweep | the same | unknown: nothing is condemned |
 //! | members, and locks between them | the same | living ones, which have each lock |
+//! | cells, words and tickets of a logged heap | the same | damaged: none fits its check |
 //!
 //! A superblock that a thread holds stays with it: it is set up, or given back, as if its
 //! descriptor had been whole; the store is poisoned.
@@ -65,6 +70,7 @@ use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{bytes, memory};
+use core::ops::Range;
 use zerocopy::IntoBytes;
 
 /// A page of metadata that may be replaced.
@@ -72,25 +78,32 @@ pub(crate) struct Replaceable {
     page: usize,
     /// Where it is in its puddle.
     at: u64,
-    geometry: HeapGeometry,
+    /// Where descriptors lie, in the puddle.
+    descriptors: Range<u64>,
     lost: LostPage,
 }
 
 impl Replaceable {
-    /// The page of an address in a puddle, if it is one.
-    pub(crate) fn of(record: &PuddleRecord, address: usize) -> Option<Self> {
-        if record.role != Role::Heap {
-            return None;
-        }
+    /// The page of an address in a puddle of a pool with that kind of heap, if it is one.
+    pub(crate) fn of(record: &PuddleRecord, is_logged: bool, address: usize) -> Option<Self> {
         let (len, root) = (memory::page_bytes(), record.index == 0);
         let page = address & !(len - 1);
         let at = page as u64 - record.addr;
-        let geometry = HeapGeometry::new(record.size, root)?;
-        let end = at + len as u64;
+        let (metadata, descriptors) = match (is_logged, record.role) {
+            // Blocks lie in puddles of role heap, but not in the root puddle.
+            (true, Role::Heap) if !root => return None,
+            (true, Role::Heap | Role::Metadata) => (record.size, 0..0),
+            (false, Role::Heap) => {
+                let geometry = HeapGeometry::new(record.size, root)?;
+                let descriptors = geometry.descriptors..geometry.tiny;
+                (geometry.first_usable * SUPERBLOCK_SIZE, descriptors)
+            }
+            _ => return None,
+        };
         let (pool, puddle, index) = (record.pool, record.uuid, record.index);
         let lost = LostPage { pool, puddle, index, page: at / PAGE_SIZE };
-        let is_metadata = end <= geometry.first_usable * SUPERBLOCK_SIZE;
-        is_metadata.then_some(Self { page, at, geometry, lost })
+        let is_metadata = at + len as u64 <= metadata;
+        is_metadata.then_some(Self { page, at, descriptors, lost })
     }
 
     /// Poisons the store, and puts memory in the page's place. Whether accesses can succeed now.
@@ -98,7 +111,7 @@ impl Replaceable {
     /// # Safety
     /// It lies in a mapping of the store's, which no other thread changes meanwhile.
     pub(crate) unsafe fn replace(&self, poisoned: &Poisoned) -> bool {
-        let Self { page, at, geometry, lost } = self;
+        let Self { page, at, descriptors, lost } = self;
         // Another thread may have replaced it since the fault.
         if bytes::copy_by_kernel(*page, &mut [0]).is_ok() {
             return true;
@@ -107,7 +120,7 @@ impl Replaceable {
             // Before the page is there. If this is not the first cause, another one is told.
             poisoned.set(Poison::Lost(*lost));
         }
-        let (len, descriptors) = (memory::page_bytes(), geometry.descriptors..geometry.tiny);
+        let len = memory::page_bytes();
         let fill = |to: *mut u8| {
             if planted(Bug::LostPageOfZeros) {
                 return;

@@ -244,8 +244,8 @@ impl Puddle {
         &self.heap_slot
     }
 
-    /// Notes that the puddle has no metadata of a traced heap: no page of it that is lost is
-    /// replaced by memory.
+    /// Notes that the puddle is of a pool with a logged heap: of such a pool other pages are
+    /// metadata, which are replaced by memory if they are lost.
     pub fn note_untraced(&self) {
         self.untraced.store(true, Ordering::Release);
     }
