@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
             Err(error) => refused(&error),
         };
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(without_help_of_help(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };
@@ -133,6 +133,15 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
     }
 }
 
+/// The command line; `help --help` is `help`.
+fn without_help_of_help(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.retain(|word| word != "--help" && word != "-h");
+    }
+    words
+}
+
 /// Help and version, which are no errors; or one line that says what is wrong with the command
 /// line.
 fn refused(error: &clap::Error) -> ExitCode {
@@ -188,7 +197,7 @@ fn named_in(arguments: impl Iterator<Item = OsString>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::named_in;
+    use super::{named_in, without_help_of_help};
 
     #[test]
     fn help_is_that_of_the_command_that_was_meant() {
@@ -198,5 +207,14 @@ mod tests {
         assert_eq!(named("logs declare-whole ls"), "cenote logs declare-whole");
         assert_eq!(named("create s ls"), "cenote create");
         assert_eq!(named("chekc"), "cenote");
+    }
+
+    #[test]
+    fn help_of_help_is_help() {
+        let words = |line: &str| line.split(' ').map(Into::into).collect::<Vec<_>>();
+        let cleared = |line: &str| without_help_of_help(words(line).into_iter());
+        assert_eq!(cleared("cenote help --help"), words("cenote help"));
+        assert_eq!(cleared("cenote help object -h"), words("cenote help object"));
+        assert_eq!(cleared("cenote ls --help"), words("cenote ls --help"));
     }
 }

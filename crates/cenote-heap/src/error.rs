@@ -86,7 +86,7 @@ pub enum AllocError {
         size_max: u64,
     },
     /// The pool is full and may not, or cannot, grow.
-    #[error("no block of {size} bytes for type {type_id}: {source}")]
+    #[error("no block of {size} bytes: {source}")]
     Full {
         /// What was asked for.
         size: u64,
@@ -97,8 +97,8 @@ pub enum AllocError {
     },
     /// Blocks that were freed wait in a wear heap, and there is no other room.
     #[error(
-        "no block of {size} bytes for type {type_id} now: {waiting} bytes of freed blocks wait for \
-         {wait_ms} ms ({source}): try again then"
+        "no block of {size} bytes now: {waiting} bytes of freed blocks wait for {wait_ms} ms \
+         ({source}): try again then"
     )]
     Waits {
         /// What was asked for.

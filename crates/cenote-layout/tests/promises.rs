@@ -320,7 +320,7 @@ fn bugs_in(source: &str) -> BTreeSet<String> {
         .split("Bug::")
         .skip(1)
         .map(|rest| rest.chars().take_while(|c| c.is_ascii_alphanumeric()).collect::<String>());
-    names.filter(|name| name != "None").collect()
+    names.filter(|name| !["None", "Guard"].contains(&name.as_str())).collect()
 }
 
 /// What is wrong with the table of planted bugs of a document. `known`: bugs with what is wrong in
@@ -368,19 +368,19 @@ fn problems_of_bugs(
 
 /// The bugs that can be planted, with what is wrong in each.
 fn known_bugs() -> BTreeMap<String, String> {
-    let source = read("crates/cenote-medium/src/planted.rs").expect("the planted bugs");
-    let list = source
-        .split_once("pub enum Bug {")
-        .and_then(|(_, rest)| rest.split_once("\n}"))
-        .expect("a list")
-        .0;
-    let (mut known, mut words) = (BTreeMap::new(), String::new());
-    for line in list.lines().map(str::trim) {
-        if let Some(more) = line.strip_prefix("/// ") {
-            words = format!("{words} {more}");
-        } else if let Some(name) = line.strip_suffix(',') {
-            let what = core::mem::take(&mut words);
-            known.insert(name.to_owned(), what.trim().trim_end_matches('.').to_owned());
+    let mut known = BTreeMap::new();
+    let lists = [("planted.rs", "pub enum Bug {"), ("planted/guards.rs", "pub enum GuardBug {")];
+    for (file, begins) in lists {
+        let source = read(&format!("crates/cenote-medium/src/{file}")).expect("planted bugs");
+        let rest = source.split_once(begins).expect("a list").1;
+        let mut words = String::new();
+        for line in rest.split_once("\n}").expect("its end").0.lines().map(str::trim) {
+            if let Some(more) = line.strip_prefix("/// ") {
+                words = format!("{words} {more}");
+            } else if let Some(name) = line.strip_suffix(',') {
+                let what = core::mem::take(&mut words);
+                known.insert(name.to_owned(), what.trim().trim_end_matches('.').to_owned());
+            }
         }
     }
     known

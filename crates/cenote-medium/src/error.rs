@@ -189,8 +189,9 @@ pub enum MediumError {
     },
     /// The user may not do this.
     #[error(
-        "cannot {op} {name}: permission denied ({source}); check owner and mode of the store's \
-         files"
+        "cannot {op} {name}: permission denied (os error {}); check owner and mode of the store's \
+         files",
+        source.raw_os_error().unwrap_or_default()
     )]
     Denied {
         /// What was being done.

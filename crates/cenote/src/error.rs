@@ -47,6 +47,17 @@ pub enum Error {
     /// A step of a transaction failed; the transaction can go on or be aborted.
     #[error(transparent)]
     Tx(#[from] cenote_tx::TxError),
+    /// A pool has no room for a value. The transaction can go on or be aborted.
+    #[error("pool \"{pool}\" has no room for a value of type {type_name}: {source}")]
+    NoRoom {
+        /// Name of the pool.
+        pool: String,
+        /// Name of the value's type.
+        type_name: String,
+        /// [`AllocError::Full`](cenote_heap::AllocError::Full), or
+        /// [`AllocError::Waits`](cenote_heap::AllocError::Waits).
+        source: cenote_heap::AllocError,
+    },
     /// The types of the program cannot be kept.
     #[error(transparent)]
     Types(#[from] TypeSetError),
@@ -325,6 +336,9 @@ impl Error {
                     ("expected_name", expected_name),
                 ],
             ),
+            Self::NoRoom { pool, type_name, source } => {
+                of("NoRoom", &[("pool", pool), ("type_name", type_name), ("source", source)])
+            }
             Self::WouldDeadlock { pool, by } => of("WouldDeadlock", &[("pool", pool), ("by", by)]),
             Self::WaitedLong { pool, .. } => of("WaitedLong", &[("pool", pool)]),
             Self::NotInTransaction { pool } => of("NotInTransaction", &[("pool", pool)]),

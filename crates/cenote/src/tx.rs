@@ -23,10 +23,11 @@ use crate::persist::{ArrayOf, Persist};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{NamedRoot, Reader, sealed};
 use crate::session::refuse_unusable;
+use cenote_heap::AllocError;
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
-use cenote_tx::Transaction;
+use cenote_tx::{Transaction, TxError};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
@@ -47,6 +48,18 @@ struct CoveredIn<'p>(Covered<'p>);
 impl core::fmt::Debug for CoveredIn<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_list().entries(self.0.all().iter().map(|pool| pool.handle.name())).finish()
+    }
+}
+
+/// Says of a full pool which one it is, and for a value of which type it has no room.
+#[cold]
+fn no_room(pool: &PoolInner, type_id: TypeId, error: TxError) -> Error {
+    match error {
+        TxError::Alloc(source @ (AllocError::Full { .. } | AllocError::Waits { .. })) => {
+            let (pool, type_name) = (pool.handle.name(), names::type_name(pool, type_id));
+            Error::NoRoom { pool: pool.to_string(), type_name, source }
+        }
+        other => other.into(),
     }
 }
 
@@ -417,7 +430,8 @@ impl<'p> Tx<'p> {
         // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction.
         // The block is this transaction's alone, of `size` bytes at least.
         unsafe {
-            let place = self.raw.alloc(&pool.heap, size, align, type_id)?;
+            let place = self.raw.alloc(&pool.heap, size, align, type_id);
+            let place = place.map_err(|error| no_room(pool, type_id, error))?;
             self.claim(place.as_ptr().addr(), size as usize)?;
             Ok(place)
         }

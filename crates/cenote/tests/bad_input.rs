@@ -502,7 +502,7 @@ fn a_full_disk_fails_the_transaction_that_needs_more_and_nothing_else() -> Resul
     let pool: Pool = store
         .create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
     let node = pool.write(|tx| tx.alloc(Node { value: 1, next: None }))?;
-    let full = |e: &Error| matches!(e, Error::Tx(TxError::Alloc(AllocError::Full { .. })));
+    let full = |e: &Error| matches!(e, Error::NoRoom { source: AllocError::Full { .. }, .. });
     for round in 2..6u64 {
         sim.inject(
             Fault::once(

@@ -436,7 +436,7 @@ fn planted_bug(dir: &Path, bug: Bug, cut: bool) {
     ];
     let mut tried = 0;
     for (name, body) in [("pair", pair as Body), ("deferred", deferred), ("fresh", fresh)] {
-        for page in 0..24 {
+        'pages: for page in 0.. {
             for (aborts, moment) in moments {
                 println!("{name}, aborts: {aborts}, {moment:?}, page {page}");
                 tried += 1;
@@ -445,8 +445,11 @@ fn planted_bug(dir: &Path, bug: Bug, cut: bool) {
                     make(&dir);
                 }
                 plant(bug);
-                case(&dir, Case { body, aborts, lost: (page, moment), cut });
+                let case = case(&dir, Case { body, aborts, lost: (page, moment), cut });
                 plant(Bug::None);
+                if case.is_none() {
+                    break 'pages;
+                }
             }
         }
     }

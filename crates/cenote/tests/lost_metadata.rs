@@ -423,17 +423,21 @@ fn planted_bug(dir: &Path, bug: Bug) {
     }
 }
 
-/// A change of a logged heap whose record goes to no file, each page in turn.
+/// A change of a logged heap whose record goes to no file, each page in turn. A change is torn if
+/// its cells lie in several pages, which the heap's random key decides: so in many stores.
 fn planted_in_logged(dir: &Path, bug: LoggedBug) {
     plant(Bug::Logged(bug));
     let kind = Kind(PoolMode::Direct, HeapKind::Logged);
-    let count = {
-        let _open = open(dir, kind);
-        logged_pages().len() as u64
-    };
-    for page in 0..count {
-        for operation in [push, pop] {
-            case(dir, kind, page, operation, 1, &mut Told::default());
+    for store in 0..40 {
+        let dir = &dir.with_extension(store.to_string());
+        let count = {
+            let _open = open(dir, kind);
+            logged_pages().len() as u64
+        };
+        for page in 0..count {
+            for operation in [push, pop] {
+                case(dir, kind, page, operation, 1, &mut Told::default());
+            }
         }
     }
 }
