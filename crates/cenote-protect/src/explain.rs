@@ -58,8 +58,8 @@ pub fn explain(address: usize) -> Option<Explained> {
     narrowest.map(Explained::new)
 }
 
-/// From now on a stray store into metadata or a log, and a stray access to a guard page, is told of
-/// on standard error, before the process ends.
+/// From now on a stray store into metadata, a log or protected data, and a stray access to a guard
+/// page, is told of on standard error, before the process ends.
 ///
 /// # Errors
 /// The handler of faults cannot be installed.
@@ -89,6 +89,7 @@ fn tell(address: usize) {
     let what = match found.kind {
         RangeKind::Metadata if fault::is_store() => "metadata",
         RangeKind::Log if fault::is_store() => "a log",
+        RangeKind::Data if fault::is_store() => "data",
         RangeKind::Guard => "a guard page beside metadata",
         _ => return,
     };

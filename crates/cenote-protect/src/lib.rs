@@ -24,6 +24,8 @@
 //! stray store, which would damage the heap |
 //! | `Log` | a session, for its logs and its log space | the close of the store | a stray store, \
 //! which would damage what undoes transactions |
+//! | `Data` | a range whose data are protected ([`DeferredRange`]) | its end | the first \
+//! store of a writer: the page opens; of no writer: a stray store, which would damage data |
 //! | `Guard` | the same heap, on both sides of such ranges | the close of the pool | a stray load \
 //! or store: a program ran over the end of its data |
 //!
@@ -55,6 +57,7 @@
 //! lock; at most it waits for another thread. [`explain()`] takes no lock: it copies an entry, and
 //! drops the copy if the entry changed meanwhile.
 
+mod deferred;
 pub mod dirty_bitmap;
 mod explain;
 mod guards;
@@ -68,6 +71,9 @@ mod tracked;
 mod twin;
 mod twin_place;
 
+pub use deferred::{
+    DeferredOptions, DeferredRange, DeferredService, DeferredStats, Timing, Writing,
+};
 pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};
 pub use hidden::{HiddenRange, HiddenWindow};

@@ -46,11 +46,13 @@ pub enum RangeKind {
     Guard = 6,
     /// It is a log of transactions, or says where logs are.
     Log = 7,
+    /// Data of a program, where it stores in transactions, or says so before.
+    Data = 8,
 }
 
 impl RangeKind {
     fn of(code: u8) -> Option<Self> {
-        const ALL: [RangeKind; 7] = [
+        const ALL: [RangeKind; 8] = [
             RangeKind::Tracked,
             RangeKind::Sealed,
             RangeKind::Pending,
@@ -58,6 +60,7 @@ impl RangeKind {
             RangeKind::Metadata,
             RangeKind::Guard,
             RangeKind::Log,
+            RangeKind::Data,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == code)
     }

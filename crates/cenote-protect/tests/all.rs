@@ -1,7 +1,9 @@
 //! The tests of page rights, over real mappings.
 
+mod deferred;
 mod explained;
 mod guards;
 mod mapped;
+mod strays;
 mod tracked;
 mod two_owners;

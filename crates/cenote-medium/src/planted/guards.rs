@@ -20,4 +20,12 @@ pub enum GuardBug {
     MarkStoredOpenly,
     /// An abort puts a root back at the pool's address.
     RootRestoredOpenly,
+    /// A store of no writer opens a page of protected data.
+    StrayOpened,
+    /// The last writer of a page of protected data makes no request.
+    LeaveNotQueued,
+    /// A batch takes a page of protected data from its writer.
+    WriterIgnored,
+    /// A request that finds its queue full is forgotten.
+    OverflowForgotten,
 }
