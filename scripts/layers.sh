@@ -18,8 +18,8 @@ cd "$(dirname "$0")/.."
 
 order=(
     cenote-structure cenote-testkit cenote-sys cenote-layout cenote-archive cenote-atrest
-    cenote-medium cenote-protect cenote-log cenote-journal cenote-sealed cenote-shadow cenote-proto
-    cenote-store cenote-recover cenote-object cenote-heap cenote-relocate cenoted
+    cenote-medium cenote-groups cenote-protect cenote-log cenote-journal cenote-sealed cenote-shadow
+    cenote-proto cenote-store cenote-recover cenote-object cenote-heap cenote-relocate cenoted
     cenote-tx cenote-derive cenote-hostile-macros cenote cenote-collections
     cenote-crashtest cenote-cli cenote-bench cenote-fuzz cenote-adversary
 )

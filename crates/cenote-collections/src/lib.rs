@@ -127,6 +127,7 @@ pub mod forward_list;
 pub mod hash;
 mod inline_str;
 pub mod list;
+pub mod relaxed;
 mod string;
 mod vec;
 
@@ -135,6 +136,7 @@ pub use forward_list::ForwardList;
 pub use hash::HashMap;
 pub use inline_str::{InlineStr, TooLong};
 pub use list::List;
+pub use relaxed::RelaxedDurabilityMap;
 pub use string::String;
 pub use vec::Vec;
 

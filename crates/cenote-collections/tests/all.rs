@@ -14,6 +14,7 @@ mod lost;
 mod models;
 mod places;
 mod readme;
+mod relaxed;
 mod sound;
 mod touches;
 mod values;

@@ -12,6 +12,7 @@ mod logged;
 mod logged_heap;
 mod logged_pools;
 mod planted;
+mod relaxed;
 mod relocation;
 mod shadowed;
 mod store_updates;

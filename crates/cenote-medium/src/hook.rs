@@ -22,6 +22,12 @@ pub trait SimHook: Send + Sync {
     /// A store fence.
     fn fence(&self);
 
+    /// The line that `ptr` lies in left a cache by itself: it is in memory, and no thread has
+    /// executed anything. `ptr` may lie outside every mapping of this simulation.
+    fn write_back(&self, ptr: *const u8) {
+        let _ = ptr;
+    }
+
     /// A streaming copy: the hook does the copy and records it. `dst` is a multiple of 8, as is
     /// `len`.
     ///

@@ -187,6 +187,22 @@ impl Persistence {
         self.fence();
     }
 
+    /// Tells a simulation that the line of `ptr` left the modelled cache by itself: it is durable,
+    /// and nothing else is. No instruction, and no count. Elsewhere nothing: there a cache decides.
+    pub fn write_back(&self, ptr: *const u8) {
+        if matches!(self.mode, Mode::SimulatedProcess | Mode::SimulatedPower)
+            && let Some(hook) = hook::hook(self.slot)
+        {
+            hook.write_back(ptr);
+        }
+    }
+
+    /// Whether a simulation is told of everything.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.mode, Mode::SimulatedProcess | Mode::SimulatedPower)
+    }
+
     #[inline(never)]
     unsafe fn flush_executed(&self, ptr: *const u8, len: usize) {
         if len == 0 {

@@ -8,6 +8,7 @@
 
 mod active;
 mod copies;
+mod groups;
 mod guards;
 mod logged;
 mod pointers;
@@ -18,6 +19,7 @@ mod wear;
 pub use active::plant;
 pub use active::planted;
 pub use copies::CopyBug;
+pub use groups::GroupBug;
 pub use guards::GuardBug;
 pub use logged::LoggedBug;
 pub use pointers::PointerBug;
@@ -587,4 +589,6 @@ pub enum Bug {
     Copy(CopyBug),
     /// One of the wear heap's.
     Wear(WearBug),
+    /// One of update groups' and of the tree on them.
+    Group(GroupBug),
 }

@@ -142,6 +142,8 @@ mod trim;
 mod tx;
 mod tx_roots;
 mod tx_steps;
+#[doc(hidden)]
+pub mod unlogged;
 mod unwaiting;
 mod view;
 mod viewed;

@@ -4,6 +4,7 @@
 use crate::support::{directory, underneath};
 use cenote::raw::{self, TxError};
 use cenote::{Error, OpenOptions, Persist, PoolOptions, Ptr, Reader, Result, Store, field};
+use cenote_heap::AllocError;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -89,7 +90,7 @@ fn alignments_up_to_2_mib_are_kept_and_larger_ones_refused() -> Result<()> {
     let refused = aligned!(&pool, 4194304, "test::Aligned4M");
     assert!(matches!(
         refused,
-        Err(Error::Tx(TxError::Alloc(cenote_heap::AllocError::Align { align: 4194304 })))
+        Err(Error::Tx(TxError::Alloc(AllocError::Align { align: 4194304 })))
     ));
     assert_eq!(pool.stats()?.blocks, blocks);
     // By value.
@@ -190,8 +191,8 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
         PoolOptions { puddle_size: 256 << 10, size_max: 512 << 10, ..PoolOptions::default() };
     let pool = store.create_pool("p", &options)?;
     let full = |error: &Error, of: &str| match error {
-        Error::NoRoom { pool, type_name, source: cenote_heap::AllocError::Full { .. } } => {
-            pool == "p" && type_name == of
+        Error::NoRoom { pool, type_name, source } => {
+            pool == "p" && type_name == of && matches!(source, AllocError::Full { .. })
         }
         _ => false,
     };
@@ -214,10 +215,7 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
             assert!(full(&error, "[u8; 102400]"), "{error}");
             let too_large = tx.alloc([0u8; 600 << 10]).unwrap_err();
             assert!(
-                matches!(
-                    too_large,
-                    Error::Tx(TxError::Alloc(cenote_heap::AllocError::Size { .. }))
-                ),
+                matches!(too_large, Error::Tx(TxError::Alloc(AllocError::Size { .. }))),
                 "{too_large}"
             );
             let root = tx.root::<Kilo>()?.unwrap();

@@ -8,6 +8,7 @@ mod figure;
 pub mod figure1;
 pub mod list_tail;
 pub mod logged_open;
+pub mod nvmalloc7;
 pub mod open_after_kill;
 pub mod pmo_files;
 pub mod pmo_kernels;
@@ -24,7 +25,7 @@ pub mod steady;
 pub use figure::{Body, Figure, Rows};
 
 /// All of them.
-pub const FIGURES: [Figure; 21] = [
+pub const FIGURES: [Figure; 22] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -46,6 +47,7 @@ pub const FIGURES: [Figure; 21] = [
     relocation::FIGURE,
     sensors::FIGURE,
     daemon::FIGURE,
+    nvmalloc7::FIGURE,
 ];
 
 /// The figure of this name.

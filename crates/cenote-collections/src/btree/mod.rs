@@ -252,6 +252,36 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         Ok(self.find(reader, key)?.map(|entry| &entry.value))
     }
 
+    /// The entry with the greatest key that is not greater than this one.
+    #[inline]
+    pub(crate) fn floor<'r>(
+        self,
+        reader: &'r impl Reader,
+        key: &K,
+    ) -> Result<Option<(&'r K, &'r V)>>
+    where
+        K: Ord,
+    {
+        let header = open(reader, self.header)?;
+        // SAFETY: a live header, whose links lead to live nodes; the reader is borrowed as long as
+        // the references. The position is less than the length.
+        unsafe {
+            let Some(leaf) = header.leaf_for::<K>(key).or_lost(reader)? else { return Ok(None) };
+            let behind = leaf.search::<K>(key).map_or_else(|at| at, |at| at + 1);
+            let found = match behind.checked_sub(1) {
+                Some(at) => Some((leaf, at)),
+                None => match leaf.previous {
+                    None => None,
+                    Some(previous) => {
+                        let leaf = previous.follow().or_lost(reader)?;
+                        leaf.len().checked_sub(1).map(|at| (leaf, at))
+                    }
+                },
+            };
+            Ok(found.map(|(leaf, at)| leaf.entry(at)).map(|entry| (&entry.key, &entry.value)))
+        }
+    }
+
     /// The key as it is in the map, and its value.
     ///
     /// # Errors

@@ -11,6 +11,8 @@
 //!   linked in their order; `len` entries.
 //! * *Hash map:* a segment for each bucket, and none beyond; directories by level; tags; chains
 //!   that end; `len` entries.
+//! * *Map of relaxed durability:* its first leaf, and the leaves that its index leads to; any bytes
+//!   in a leaf are good.
 //!
 //! For all of them: a link leads to the start of an allocated block of the link's type, in the
 //! header's pool, and the block has room and alignment for that type. *Each block has one link*: so
@@ -106,6 +108,8 @@ struct Tree {
     leaf: TypeId,
     inner: TypeId,
     leaf_slots: Slotted,
+    /// Links in an entry that own what they lead to.
+    owning: Vec<(u64, TypeId)>,
     inner_slots: Slotted,
     next: u64,
     previous: u64,
@@ -134,6 +138,7 @@ impl<'v> Structures<'v> {
             "cenote/ListHeader" => self.list(header, &record, true, blocks),
             "cenote/ForwardListHeader" => self.list(header, &record, false, blocks),
             "cenote/BTreeHeader" => self.ordered(header, &record, blocks),
+            "cenote/RelaxedHeader" => self.relaxed(header, &record, blocks),
             "cenote/HashHeader" => self.hashed(header, &record, blocks),
             _ => return,
         };
@@ -325,6 +330,32 @@ impl<'v> Structures<'v> {
         broken(at[0], "len", "another number than there are entries", len)
     }
 
+    /// The leaves of the index are entered with its own.
+    fn relaxed(&mut self, header: u64, record: &TypeRecord, blocks: &mut dyn Blocks) -> Checked {
+        let at = places(header, record, ["closed", "first", "index"])?;
+        let [closed, first, index] = words(at, blocks)?;
+        if closed == DESTROYED {
+            return Ok(());
+        }
+        let (leaf, tree) =
+            (target(record, at[1] - header, header)?, target(record, at[2] - header, header)?);
+        if first != 0 {
+            self.enter(at[1], first, leaf, blocks)?;
+        }
+        self.enter(at[2], index, tree, blocks).map(drop)
+    }
+
+    /// Links in an element that own what they lead to: their places, and the types.
+    fn owning(&self, element: TypeId) -> Vec<(u64, TypeId)> {
+        let Some(record) = self.values.record_of(element) else { return Vec::new() };
+        let is_leaf = |id| {
+            let target = self.values.record_of(id);
+            target.is_some_and(|target| constructor(&target.name) == "cenote/RelaxedLeaf")
+        };
+        let owns = record.pointers.iter().filter(|pointer| is_leaf(pointer.target));
+        owns.map(|pointer| (pointer.offset, pointer.target)).collect()
+    }
+
     fn tree(&mut self, header: u64, leaf: TypeId, inner: TypeId) -> Checked<Tree> {
         let unknown =
             || Broken { at: header, field: String::new(), why: "nodes of no known type", found: 0 };
@@ -352,6 +383,9 @@ impl<'v> Structures<'v> {
             Some(Tree {
                 leaf,
                 inner,
+                owning: slotted(&of_leaf, "entries")
+                    .map(|slots| self.owning(slots.element))
+                    .unwrap_or_default(),
                 leaf_slots: slotted(&of_leaf, "entries")?,
                 next: word_at(&of_leaf, "next")?,
                 previous: word_at(&of_leaf, "previous")?,
@@ -406,6 +440,11 @@ impl<'v> Structures<'v> {
                     slots.size,
                     blocks,
                 )?;
+                for (offset, id) in &tree.owning {
+                    let at = node + slots.slots + slot * slots.size + offset;
+                    let [to] = words([at], blocks)?;
+                    self.enter(at, to, *id, blocks)?;
+                }
             }
             leaves.entries = leaves.entries.saturating_add(order.len() as u64);
             (leaves.last, leaves.link) = (node, (node + tree.next, next));

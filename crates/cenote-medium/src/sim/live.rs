@@ -30,6 +30,9 @@ unsafe extern "C" {
     fn memcmp(a: *const u8, b: *const u8, len: usize) -> i32;
 }
 
+/// The number of no thread: the cache itself.
+const CACHE: u32 = 0;
+
 /// A number for this thread.
 fn thread_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -373,7 +376,22 @@ impl Live {
             start -= start % LINE_SIZE;
             end = end.checked_next_multiple_of(LINE_SIZE).unwrap_or(end);
         }
-        let thread = thread_number();
+        self.note_flush(thread_number(), start, end);
+    }
+
+    /// A line left the cache by itself: what only a thread's own fence would make durable stays
+    /// undecided.
+    pub(crate) fn written_back(&mut self, addr: u64) {
+        let start = addr - addr % LINE_SIZE;
+        self.count_lines(start, LINE_SIZE);
+        if self.origin.options.durability == Durability::Power {
+            self.observe();
+            self.note_flush(CACHE, start, start.saturating_add(LINE_SIZE));
+            self.record(Event::Fence { thread: CACHE });
+        }
+    }
+
+    fn note_flush(&mut self, thread: u32, start: u64, end: u64) {
         let writable = self
             .maps
             .iter()

@@ -72,6 +72,12 @@ impl SimHook for Core {
         }
     }
 
+    fn write_back(&self, ptr: *const u8) {
+        if self.hooked() {
+            self.live().written_back(ptr.addr() as u64);
+        }
+    }
+
     unsafe fn stream(&self, dst: *mut u8, src: *const u8, len: usize) {
         for at in (0..len).step_by(WORD) {
             // SAFETY: the caller promises both ranges, and that `dst` is aligned; the last word may

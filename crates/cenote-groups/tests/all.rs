@@ -1,0 +1,6 @@
+//! The tests of this crate's interface in one program.
+
+mod common;
+mod counting;
+mod drained;
+mod ordered;
