@@ -9,6 +9,6 @@ seed=()
 if [ -n "${FUZZ_SEED:-}" ]; then seed=(--seed "$FUZZ_SEED"); fi
 # As `cargo test --workspace` builds: after that, only the program itself is left to build.
 cargo build -q --profile test --workspace --bin cenote-fuzz
-printf '%s\0' header log catalog message at-rest journal archive image logged-image |
+printf '%s\0' header log catalog message at-rest journal archive image logged-image wear-image |
     xargs -0 -P "$(nproc)" -I TARGET \
         "${CARGO_TARGET_DIR:-target}/debug/cenote-fuzz" TARGET --seconds "$seconds" "${seed[@]}"

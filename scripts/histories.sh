@@ -12,7 +12,7 @@ CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH_OTHERS:-4}" histories "$others"
 # dropped: all of them.
 CENOTE_CRASH_DEPTH=all cargo test -p cenote-crashtest --test all -- \
     dropped:: heap_steps:: hosted_clients:: logged_pools:: store_updates:: shadowed::logged:: \
-    relaxed:: wear:: wear_transactions::
+    relaxed:: wear:: wear_pools:: wear_transactions::
 # Every bit of a heap's metadata.
 CENOTE_FLIPS=all cargo test -p cenote-heap --test all -- \
     flips::every_flipped_bit_of_descriptors --nocapture

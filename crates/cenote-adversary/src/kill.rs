@@ -18,7 +18,7 @@ use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
 use crate::sample::key;
 use crate::table::{self, TableModel};
-use cenote::{AtRest, OpenOptions, Pool, PoolMode, PoolOptions, Store};
+use cenote::{AtRest, HeapKind, OpenOptions, Pool, PoolMode, PoolOptions, Store};
 use std::path::Path;
 
 /// Kills of one round.
@@ -26,13 +26,16 @@ const KILLS: u64 = 8;
 /// In what a child says: the pools were psynced at this step.
 pub(crate) const PSYNCED: u64 = 1 << 63;
 
-/// How the pools of a round are kept: (mode, protection).
-const KINDS: [(PoolMode, AtRest); 5] = [
-    (PoolMode::Direct, AtRest::None),
-    (PoolMode::Shadowed, AtRest::None),
-    (PoolMode::Shadowed, AtRest::Authenticated),
-    (PoolMode::Shadowed, AtRest::EncryptionIntegrity),
-    (PoolMode::Shadowed, AtRest::Integrity),
+/// How the pools of a round are kept, and their heap.
+const KINDS: [(PoolMode, AtRest, HeapKind); 8] = [
+    (PoolMode::Direct, AtRest::None, HeapKind::Traced),
+    (PoolMode::Shadowed, AtRest::None, HeapKind::Traced),
+    (PoolMode::Shadowed, AtRest::Authenticated, HeapKind::Traced),
+    (PoolMode::Shadowed, AtRest::EncryptionIntegrity, HeapKind::Traced),
+    (PoolMode::Shadowed, AtRest::Integrity, HeapKind::Traced),
+    (PoolMode::Direct, AtRest::None, HeapKind::WEAR),
+    (PoolMode::Shadowed, AtRest::None, HeapKind::WEAR),
+    (PoolMode::Shadowed, AtRest::Authenticated, HeapKind::WEAR),
 ];
 
 /// Opens the store and both pools.
@@ -46,12 +49,12 @@ fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
 }
 
 /// Makes the store of a round.
-pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
+pub(crate) fn prepare(dir: &Path, (mode, at_rest, heap): (PoolMode, AtRest, HeapKind)) -> Outcome {
     child::format(dir)?;
     let store = Store::open(dir)?;
     let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
     let options =
-        PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
+        PoolOptions { mode, at_rest, heap, key, puddle_size: 512 << 10, ..PoolOptions::default() };
     let (a, b) = (store.create_pool("table", &options)?, store.create_pool("index", &options)?);
     table::prepare(&store, [&a, &b])?;
     if mode == PoolMode::Shadowed {
@@ -96,6 +99,7 @@ fn back_up(store: &Store, target: &Path) -> Outcome {
 }
 
 fn work(store: &Store, a: &Pool, b: &Pool, seed: u64) -> Outcome {
+    let is_traced = store.pools().iter().any(|pool| pool.record.heap == HeapKind::Traced);
     let is_shadowed = store.pools().iter().any(|pool| pool.record.mode == PoolMode::Shadowed);
     for step in table::step_of(a)?.. {
         table::apply(store, [a, b], seed, step)?;
@@ -104,7 +108,7 @@ fn work(store: &Store, a: &Pool, b: &Pool, seed: u64) -> Outcome {
             store.psync(&[a, b])?;
             child::say(PSYNCED | (step + 1))?;
         }
-        if step % 29 == 28 {
+        if step % 29 == 28 && is_traced {
             a.trim()?;
         }
     }
@@ -113,9 +117,10 @@ fn work(store: &Store, a: &Pool, b: &Pool, seed: u64) -> Outcome {
 
 /// See the module.
 pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
-    let (mode, at_rest) = KINDS[round.below(KINDS.len() as u64) as usize];
+    let kind = KINDS[round.below(KINDS.len() as u64) as usize];
+    let (mode, at_rest, heap) = kind;
     let dir = round.dir.join("store");
-    prepare(&dir, mode, at_rest)?;
+    prepare(&dir, kind)?;
     let seed = round.seed;
     let mut model = TableModel::default();
     let target = round.dir.join("backup");
@@ -143,8 +148,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
         };
         round.counts.add("kills", 1);
         round.counts.add("operations acknowledged", said_last - model.step);
-        judge(&dir, seed, &mut model, least..=most, kill % 2 == 0)
-            .map_err(|trouble| trouble.at(format_args!("{mode:?}, {at_rest:?}, kill {kill}")))?;
+        judge(&dir, seed, &mut model, least..=most, kill % 2 == 0).map_err(|trouble| {
+            trouble.at(format_args!("{mode:?}, {at_rest:?}, {heap:?}, kill {kill}"))
+        })?;
         if backs_up {
             judge_backup(round, &target, model.step)
                 .map_err(|trouble| trouble.at(format_args!("backup before kill {kill}")))?;

@@ -17,7 +17,7 @@ use crate::kill;
 use crate::round::{Outcome, Round, Trouble, found, require};
 use crate::sample;
 use crate::table::TableModel;
-use cenote::{AtRest, OpenOptions, PoolMode};
+use cenote::{AtRest, HeapKind, OpenOptions, PoolMode};
 use cenote_fuzz::Random;
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
@@ -224,7 +224,8 @@ impl Subject {
         match round.below(2) {
             0 => {
                 let at_rest = kinds[round.below(kinds.len() as u64) as usize];
-                kill::prepare(store, PoolMode::Shadowed, at_rest)?;
+                let heap = [HeapKind::Traced, HeapKind::WEAR][round.below(2) as usize];
+                kill::prepare(store, (PoolMode::Shadowed, at_rest, heap))?;
                 Ok(Self::Pools(TableModel::default()))
             }
             _ => Self::objects(store),

@@ -8,6 +8,7 @@
 use crate::failure::{Failure, STORE, word};
 use crate::keys::name_of;
 use cenote::{ArchivingError, CopyRefused, Error, HeapKind, ReclaimRefused};
+use cenote_layout::wear::WAIT_MS_MAX;
 use cenote_medium::MediumError;
 use cenote_object::ObjectError;
 use cenote_sealed::SealedError;
@@ -316,6 +317,10 @@ fn of_store(error: StoreError) -> String {
         StoreError::PuddleSize { size, reason } => {
             format!("a pool cannot begin with {size} bytes: {reason}: choose another --size")
         }
+        StoreError::WearWait { name, wait_ms } => format!(
+            "freed blocks of pool \"{name}\" cannot wait for {wait_ms} ms: choose a --wear-wait of \
+             up to {WAIT_MS_MAX}"
+        ),
         StoreError::PoolFull { name, wanted, used: 0, size_max } => format!(
             "pool \"{name}\" cannot begin with {wanted} bytes and have {size_max} at most: choose \
              a larger --size-max"
@@ -463,9 +468,9 @@ impl From<MediumError> for Failure {
 
 /// Why a pool was not copied, or is not to be opened yet.
 fn copy(error: CopyRefused) -> String {
-    let heap = |kind| match kind {
-        HeapKind::Traced => "traced",
-        HeapKind::Logged => "logged",
+    let heap = |kind: HeapKind| match kind {
+        HeapKind::Wear { wait_ms } => format!("wear heap that waits for {wait_ms} ms"),
+        _ => format!("{} heap", kind.name()),
     };
     match error {
         CopyRefused::Unfinished { pool, from } => {
@@ -476,8 +481,8 @@ fn copy(error: CopyRefused) -> String {
             )
         }
         CopyRefused::Kind { pool, found, asked } => format!(
-            "pool \"{pool}\" has a {} heap, and --heap {} was asked for: leave out --heap, or \
-             choose another name",
+            "pool \"{pool}\" has a {}, and a {} was asked for: leave out --heap, or choose another \
+             name",
             heap(found),
             heap(asked)
         ),

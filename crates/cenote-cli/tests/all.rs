@@ -23,4 +23,5 @@ mod stopped;
 mod table;
 mod told;
 mod tour;
+mod wear_heap;
 mod windows;

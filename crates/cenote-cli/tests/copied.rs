@@ -12,7 +12,9 @@ fn a_pool_is_copied_into_one_with_another_heap() {
     let files = fixture.files();
     fixture.run("copy", &["absent", "copy"]).complains(3, &["\"absent\""]);
     fixture.run("copy", &["tour"]).complains(2, &["NAME"]);
-    fixture.run("copy", &["tour", "copy", "--heap", "none"]).complains(2, &["traced or logged"]);
+    fixture
+        .run("copy", &["tour", "copy", "--heap", "none"])
+        .complains(2, &["traced, logged or wear"]);
     assert_eq!(fixture.files(), files, "what is refused changes nothing");
     let copy = fixture.run("copy", &["tour", "copy", "--heap", "logged", "--json"]);
     let copy = copy.exits(0).json();

@@ -15,7 +15,7 @@ use cenote_store::StoreError;
 use core::ops::ControlFlow;
 use world::{COUNT, Kept, contents, fill, formatted, opened, options};
 
-const KINDS: [HeapKind; 2] = [Traced, Logged];
+const KINDS: [HeapKind; 3] = [Traced, Logged, HeapKind::WEAR];
 
 /// Ways of keeping data that this build has.
 const KEPT: [Kept; 3] = [Kept::Direct, Kept::Shadowed, Kept::Protected];
@@ -102,6 +102,8 @@ fn a_copy_that_was_stopped_anywhere_goes_on() -> Result<()> {
         (Kept::Direct, Logged, Traced),
         (Kept::Shadowed, Traced, Logged),
         (Kept::Protected, Logged, Traced),
+        (Kept::Direct, Traced, HeapKind::WEAR),
+        (Kept::Protected, HeapKind::WEAR, Logged),
     ] {
         let dir = directory();
         let store = filled(dir.path(), &options(from, kept), 40)?;

@@ -62,6 +62,7 @@ use cenote_layout::log::{
 use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry};
 use cenote_layout::logged::LoggedHeader;
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::wear::WearHeader;
 use cenote_medium::sim::{CrashKind, Image};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -154,7 +155,7 @@ pub(crate) struct HeapParts {
 pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
     const PREFIX: usize = std::mem::offset_of!(PuddleHeader, reserved);
     let mut out = Vec::new();
-    let mut is_logged = false;
+    let mut is_untraced = false;
     image.for_each_file(|name, len| {
         let mut bytes = [0; size_of::<PuddleHeader>()];
         if !name.starts_with("puddles/") || !image.read(name, 0, &mut bytes[..PREFIX]) {
@@ -165,7 +166,7 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
         let role = Role::from_u32(header.role).filter(|_| plausible);
         let parts = match role {
             Some(Role::Heap) => {
-                is_logged |= header.index == 0 && has_logged_heap(image, name, len);
+                is_untraced |= header.index == 0 && has_untraced_heap(image, name, len);
                 heap_parts(image, name, len, header.index == 0).unwrap_or_default()
             }
             _ => HeapParts::default(),
@@ -179,17 +180,18 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
             parts,
         });
     });
-    if is_logged {
+    if is_untraced {
         // Every byte counts. All pools of an image have the same kind.
         out.iter_mut().for_each(|puddle| puddle.parts = HeapParts::default());
     }
     out
 }
 
-/// Whether a root puddle has a logged heap.
-fn has_logged_heap(image: &Image, name: &str, len: u64) -> bool {
+/// Whether a root puddle has a logged heap, or a wear heap.
+fn has_untraced_heap(image: &Image, name: &str, len: u64) -> bool {
     let mut magic = [0; 8];
-    image.read(name, header_space(len), &mut magic) && magic == LoggedHeader::MAGIC
+    image.read(name, header_space(len), &mut magic)
+        && [LoggedHeader::MAGIC, WearHeader::MAGIC].contains(&magic)
 }
 
 /// A whole entry of the transaction that a log's range is about.

@@ -18,4 +18,5 @@ mod shadowed;
 mod store_updates;
 mod sweeps;
 mod wear;
+mod wear_pools;
 mod wear_transactions;

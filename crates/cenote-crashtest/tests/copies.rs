@@ -303,6 +303,12 @@ fn in_shadowed_mode() {
     survives(Case { from: Logged, to: Traced, mode, level, place: 5 }, 8);
 }
 
+#[test]
+fn into_a_wear_heap() {
+    let (mode, level) = (PoolMode::Direct, Durability::Process);
+    survives(Case { from: Traced, to: HeapKind::WEAR, mode, level, place: 10 }, 1);
+}
+
 /// Each of these is found, and nothing without it.
 #[test]
 fn planted_bugs_are_found() {

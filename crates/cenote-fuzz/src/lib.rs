@@ -24,6 +24,7 @@ mod journal;
 mod log;
 mod logged_image;
 mod message;
+mod wear_image;
 mod world;
 
 /// Where `file` expects it.
@@ -58,11 +59,13 @@ pub enum FuzzTarget {
     Image,
     /// Metadata of logged heaps in puddles that no heap uses.
     LoggedImage,
+    /// Headers of wear heaps in puddles that no heap uses.
+    WearImage,
 }
 
 impl FuzzTarget {
     /// All targets.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Header,
         Self::Log,
         Self::Catalog,
@@ -72,6 +75,7 @@ impl FuzzTarget {
         Self::Archive,
         Self::Image,
         Self::LoggedImage,
+        Self::WearImage,
     ];
 
     /// The target's name on the command line.
@@ -87,6 +91,7 @@ impl FuzzTarget {
             Self::Archive => "archive",
             Self::Image => "image",
             Self::LoggedImage => "logged-image",
+            Self::WearImage => "wear-image",
         }
     }
 
@@ -112,6 +117,7 @@ impl FuzzTarget {
             Self::Archive => archive::run(&mut input),
             Self::Image => image::run(&mut input),
             Self::LoggedImage => logged_image::run(&mut input),
+            Self::WearImage => wear_image::run(&mut input),
         }
     }
 }
@@ -165,6 +171,11 @@ mod tests {
     #[test]
     fn damaged_metadata_of_logged_heaps_are_named_or_mean_nothing() {
         run(FuzzTarget::LoggedImage, 1500);
+    }
+
+    #[test]
+    fn damaged_headers_of_wear_heaps_cost_the_blocks_that_they_are_of() {
+        run(FuzzTarget::WearImage, 1500);
     }
 
     #[test]

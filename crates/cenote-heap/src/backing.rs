@@ -70,6 +70,11 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// It cannot be mapped.
     fn map(&self, extent: &Extent) -> Result<(), BackingError>;
 
+    /// Told that the first `bytes` of an extent are metadata, which no program reads.
+    fn note_metadata(&self, extent: &Extent, bytes: u64) {
+        let _ = (extent, bytes);
+    }
+
     /// Adds a puddle of `size` bytes (a multiple of 64 KiB) or more, zero filled after its header
     /// space, mapped and durable.
     ///
@@ -236,6 +241,10 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn map(&self, extent: &Extent) -> Result<(), BackingError> {
         (**self).map(extent)
+    }
+
+    fn note_metadata(&self, extent: &Extent, bytes: u64) {
+        (**self).note_metadata(extent, bytes);
     }
 
     fn take(&self, size: u64) -> Result<Extent, BackingError> {

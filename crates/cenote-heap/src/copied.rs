@@ -18,10 +18,10 @@ pub(crate) fn copy_into(addr: u64, len: u64, copy: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The word at `addr`, in a block. It may be a pointer, padding, or half of one value and
-/// half of the next. `None`: its page cannot be had.
+/// The word at `addr`, in a block, or in a header before one. It may be a pointer, padding, or half
+/// of one value and half of the next. `None`: its page cannot be had.
 #[inline(always)]
 pub(crate) fn load(addr: u64) -> Option<u64> {
-    // SAFETY: the word lies in a block (the caller saw to that), and blocks lie in mappings.
+    // SAFETY: the word lies in a block or header (the caller saw to that), which are mapped.
     unsafe { peek::word(addr as usize) }
 }

@@ -2,6 +2,7 @@
 
 pub use crate::backing::BackingError;
 use crate::logged_error::{AllocRefused, Damage, LogFull, LoggedError};
+use crate::wear_error::WearError;
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
 
@@ -65,6 +66,9 @@ pub enum OpenError {
     /// A logged heap cannot be opened.
     #[error(transparent)]
     Logged(#[from] LoggedError),
+    /// A wear heap cannot be opened.
+    #[error(transparent)]
+    Wear(#[from] WearError),
 }
 
 /// Why there is no block.
@@ -298,9 +302,13 @@ pub enum ReclaimError {
 }
 
 /// What was asked of a heap that is of another kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the pool has a logged heap, which cannot {what}: {instead}")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pool \"{pool}\" has a {heap} heap, which cannot {what}: {instead}")]
 pub struct WrongKind {
+    /// The pool's name.
+    pub pool: String,
+    /// What kind of heap the pool has.
+    pub heap: &'static str,
     /// What it cannot do.
     pub what: &'static str,
     /// What to do instead.

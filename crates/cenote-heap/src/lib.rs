@@ -2,7 +2,7 @@
 //! one ([`Trace`]).
 //!
 //! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), [`logged`] (Poseidon) and [`wear`]
-//! (NVMalloc; no pool has it yet). [`PoolHeap`] opens the kind that the catalog names for a pool.
+//! (NVMalloc). [`PoolHeap`] opens the kind that the catalog names for a pool.
 //! Beside the folders lies what every kind needs:
 //!
 //! * [`backing`]: what a heap uses below it, as a small trait: puddles, flush, fence. `pool`
@@ -29,6 +29,8 @@ mod memory;
 mod pool;
 mod pool_backing;
 mod pool_heap;
+mod reach;
+mod read_image;
 pub mod report;
 mod robust;
 mod roots;
@@ -38,6 +40,7 @@ pub mod trace;
 pub mod traced;
 mod values;
 pub mod wear;
+mod wear_error;
 
 pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};

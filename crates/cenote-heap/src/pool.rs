@@ -12,10 +12,11 @@ use crate::traced::turn_word;
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::heap::LOST_BYTE;
 use cenote_layout::pointer::RegionAddress;
-use cenote_layout::puddle::Role;
+use cenote_layout::puddle::{Role, header_space};
+use cenote_layout::wear::WearHeader;
 use cenote_medium::planted::{Bug, planted};
 use cenote_protect::StoreNotes;
-use cenote_store::{PoolHandle, PoolOptions, Puddle};
+use cenote_store::{MetadataPages, PoolHandle, PoolOptions, Puddle};
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 use std::io;
@@ -44,12 +45,16 @@ unsafe impl Backing for PoolBacking {
         let failed = |source| BackingError::Store { doing: "mapping a puddle", source };
         match self.store().puddle_of(extent.addr) {
             Some(puddle) => {
-                if self.record().heap == HeapKind::Logged {
-                    puddle.note_untraced();
-                }
+                note_kind(self, puddle);
                 self.store().ensure_mapped(puddle).map_err(|error| failed(Box::new(error)))
             }
             None => Err(failed("the store has no such puddle any more".into())),
+        }
+    }
+
+    fn note_metadata(&self, extent: &Extent, bytes: u64) {
+        if let Some(puddle) = self.store().puddle_of(extent.addr) {
+            puddle.note_metadata(MetadataPages::Until(bytes));
         }
     }
 
@@ -178,14 +183,26 @@ unsafe impl Backing for PoolBacking {
     }
 }
 
+/// Notes which pages of a puddle are metadata, as far as the kind of its heap says it.
+fn note_kind(pool: &PoolBacking, puddle: &Puddle) {
+    match pool.record().heap {
+        HeapKind::Traced => {}
+        HeapKind::Logged => puddle.note_metadata(MetadataPages::Logged),
+        // Header and roots; the heap says where its table ends.
+        HeapKind::Wear { .. } => {
+            let roots = if puddle.index() == 0 { WearHeader::ROOTS_END } else { 0 };
+            let known = header_space(puddle.size()) + roots;
+            puddle.note_metadata(MetadataPages::Until(known));
+        }
+    }
+}
+
 fn take_for(pool: &PoolBacking, role: Role, size: u64) -> Result<Extent, BackingError> {
     // The parts of a logged heap may be smaller than what the store has.
     let size = size.max(PoolOptions::PUDDLE_SIZE_MIN);
     let failed = |error| BackingError::Store { doing: "growing the pool", source: Box::new(error) };
     let puddle = pool.take_puddle_for(role, size).map_err(failed)?;
-    if pool.record().heap == HeapKind::Logged {
-        puddle.note_untraced();
-    }
+    note_kind(pool, puddle);
     Ok(Extent { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
 }
 

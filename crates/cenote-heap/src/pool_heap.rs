@@ -17,6 +17,7 @@ use crate::roots::RootWay;
 use crate::trace::{TraceOptions, Types};
 use crate::traced::TracedHeap;
 use crate::values::check_values;
+use crate::wear::{self, ScannedHeap, WearDamage, WearHeap, WearOptions};
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
@@ -33,6 +34,8 @@ pub enum PoolHeap {
     Traced(TracedHeap),
     /// Recoverable by its logs.
     Logged(LoggedHeap<PoolBacking>),
+    /// Spares its own locations.
+    Wear(ScannedHeap<PoolBacking>),
 }
 
 /// Does the same to each kind.
@@ -41,6 +44,10 @@ macro_rules! each {
         match $heap {
             PoolHeap::Traced($name) => $what,
             PoolHeap::Logged($name) => $what,
+            PoolHeap::Wear(scanned) => {
+                let $name = &**scanned;
+                $what
+            }
         }
     };
 }
@@ -62,6 +69,14 @@ impl PoolHeap {
                 let options = LoggedOptions { goes_back, ..options };
                 Ok(Self::Logged(LoggedHeap::open_pool(backing, &options)?))
             }
+            HeapKind::Wear { wait_ms } => {
+                let root = backing.root_puddle().ok_or(OpenError::NoPuddle)?;
+                // No other puddle has its identity, so no heap that is made has its key.
+                let identity = u128::from_le_bytes(root.uuid().0);
+                let key = identity as u64 ^ (identity >> 64) as u64;
+                let options = WearOptions { wait_ms, key, ..WearOptions::default() };
+                Ok(Self::Wear(ScannedHeap::new(WearHeap::open_pool(backing, &options)?)))
+            }
         }
     }
 
@@ -71,7 +86,16 @@ impl PoolHeap {
     pub const fn traced(&self) -> Option<&TracedHeap> {
         match self {
             Self::Traced(heap) => Some(heap),
-            Self::Logged(_) => None,
+            Self::Logged(_) | Self::Wear(_) => None,
+        }
+    }
+
+    /// The heap, if it is a wear heap.
+    #[must_use]
+    pub fn wear(&self) -> Option<&WearHeap<PoolBacking>> {
+        match self {
+            Self::Wear(heap) => Some(heap),
+            Self::Traced(_) | Self::Logged(_) => None,
         }
     }
 
@@ -84,7 +108,12 @@ impl PoolHeap {
         what: &'static str,
         instead: &'static str,
     ) -> Result<&TracedHeap, WrongKind> {
-        self.traced().ok_or(WrongKind { what, instead })
+        let (heap, pool) = match self {
+            Self::Traced(heap) => return Ok(heap),
+            Self::Logged(heap) => ("logged", heap.pool_name()),
+            Self::Wear(heap) => ("wear", heap.pool_name()),
+        };
+        Err(WrongKind { pool, heap, what, instead })
     }
 
     /// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if
@@ -94,6 +123,7 @@ impl PoolHeap {
         match self {
             Self::Traced(_) => block_size(size, align),
             Self::Logged(_) => logged::block_size(size, align),
+            Self::Wear(_) => wear::block_size(size),
         }
     }
 
@@ -103,7 +133,7 @@ impl PoolHeap {
     /// The metadata are damaged.
     pub fn sub_heaps(&self) -> Result<Vec<(u32, SubHeapStats)>, RecoverError> {
         match self {
-            Self::Traced(_) => Ok(Vec::new()),
+            Self::Traced(_) | Self::Wear(_) => Ok(Vec::new()),
             Self::Logged(heap) => Ok(heap.stats()?),
         }
     }
@@ -130,11 +160,24 @@ impl PoolHeap {
         self.traced().map_or(Ok(()), TracedHeap::catch_up)
     }
 
-    /// Superblocks that are out of use. A logged heap has none: one that is damaged is refused when
-    /// it is opened, or the operation that meets it.
+    /// Superblocks that are out of use. Heaps of other kinds have none: a logged heap that is
+    /// damaged is refused when it is opened, or the operation that meets it; of a wear heap see
+    /// [`PoolHeap::header_damage`].
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         self.traced().map(TracedHeap::damage).unwrap_or_default()
+    }
+
+    /// Whether anything of the heap is known to be damaged.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        !self.damage().is_empty() || !self.header_damage().is_empty()
+    }
+
+    /// Damaged headers of a wear heap, as far as they are known; none of another kind.
+    #[must_use]
+    pub fn header_damage(&self) -> Vec<WearDamage> {
+        self.wear().map(WearHeap::damage).unwrap_or_default()
     }
 
     /// [`Trace::check`] with types and further roots: addresses that something outside of the pool
@@ -151,6 +194,7 @@ impl PoolHeap {
         match self {
             Self::Traced(heap) => heap.check_from(types, roots, options),
             Self::Logged(heap) => heap.check_from(Some(types), roots, options),
+            Self::Wear(heap) => heap.check_from(Some(types), roots, options),
         }
     }
 
@@ -266,7 +310,7 @@ impl Trace for PoolHeap {
     }
 
     fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
-        each!(self, heap => heap.check(types))
+        each!(self, heap => Trace::check(heap, types))
     }
 
     fn stats(&self) -> Result<HeapStats, RecoverError> {

@@ -1,6 +1,7 @@
 //! Reports of recovery, check and statistics. Plain data; `Display` of the parts is for people.
 
 use crate::block::BlockInfo;
+use crate::wear_error::WearDamage;
 use cenote_layout::id::TypeId;
 use cenote_layout::values::InvalidValue;
 use core::fmt;
@@ -221,6 +222,8 @@ pub struct HeapReport {
     pub damage: Vec<Damage>,
     /// Damaged metadata of a logged heap.
     pub metadata: Vec<MetadataDamage>,
+    /// Damaged headers of a wear heap, and what is out of use because of them.
+    pub headers: Vec<WearDamage>,
     /// Numbered roots that are damaged: bits of them have flipped, and what they led to is not
     /// known.
     pub damaged_roots: Vec<u16>,
@@ -258,6 +261,7 @@ impl HeapReport {
     pub fn is_sound(&self) -> bool {
         self.damage.iter().all(|d| !d.is_out_of_use())
             && self.metadata.is_empty()
+            && self.headers.is_empty()
             && self.damaged_roots.is_empty()
             && self.leaked_blocks == 0
             && self.unallocated_blocks == 0

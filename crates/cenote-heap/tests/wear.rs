@@ -18,6 +18,8 @@ mod as_heap;
 mod corrupted;
 #[path = "wear/killed.rs"]
 mod killed;
+#[path = "wear/of_pools.rs"]
+mod of_pools;
 
 type Heap = WearHeap<MemoryBacking>;
 
@@ -65,6 +67,10 @@ impl Bench {
 
     fn open(&self) -> Heap {
         WearHeap::open(self.memory.clone(), &self.options()).expect("a heap")
+    }
+
+    fn open_error(&self) -> WearError {
+        WearHeap::open(self.memory.clone(), &self.options()).expect_err("no heap")
     }
 
     fn pass(&self, ms: u64) {

@@ -89,6 +89,36 @@ pub enum HeapKind {
     Traced,
     /// Poseidon's: recoverable by its logs, which cover all metadata.
     Logged,
+    /// NVMalloc's: spares its own locations, and survives damage of its headers.
+    Wear {
+        /// Milliseconds that a freed block waits before it is given out again, up to
+        /// [`WAIT_MS_MAX`](crate::wear::WAIT_MS_MAX). The heap has them from when it is made.
+        wait_ms: u32,
+    },
+}
+
+impl HeapKind {
+    /// The wear heap whose freed blocks wait for 100 ms.
+    pub const WEAR: Self = Self::Wear { wait_ms: 100 };
+
+    /// Its name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Traced => "traced",
+            Self::Logged => "logged",
+            Self::Wear { .. } => "wear",
+        }
+    }
+
+    /// Whether a heap can be made so.
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        match self {
+            Self::Traced | Self::Logged => true,
+            Self::Wear { wait_ms } => wait_ms <= crate::wear::WAIT_MS_MAX,
+        }
+    }
 }
 
 /// A pool.

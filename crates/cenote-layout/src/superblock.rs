@@ -11,6 +11,7 @@
 //! too and exactly one generation older: otherwise the newest may be the lost one, and the store
 //! counts as open, which costs a recovery and loses nothing.
 
+use crate::catalog::HeapKind;
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
 use crate::puddle::{UNCLOSED_MAX, is_named_era};
@@ -58,11 +59,23 @@ pub const INCOMPAT_SEALS_APART: u64 = 1 << 13;
 /// pending ([`crate::catalog::PendingRewriteRecord`]), protected puddles whose generation is not
 /// known, and kept psyncs of puddles that are pending.
 pub const INCOMPAT_WAITING_MOVED: u64 = 1 << 16;
-/// A pool has a heap of another kind than the traced one.
+/// A pool has a logged heap.
 pub const INCOMPAT_LOGGED_HEAPS: u64 = 1 << 17;
 /// `incompat` bit of a store in which a logged heap took a puddle for metadata: the catalog may
 /// have puddles of [`crate::puddle::Role::Metadata`].
 pub const INCOMPAT_METADATA_PUDDLES: u64 = 1 << 18;
+/// A pool has a wear heap ([`crate::wear`]), or has had one.
+pub const INCOMPAT_WEAR_HEAPS: u64 = 1 << 19;
+/// The `incompat` bit of a store that has a pool with such a heap; 0: none is needed.
+#[must_use]
+pub const fn heap_feature(heap: HeapKind) -> u64 {
+    match heap {
+        HeapKind::Traced => 0,
+        HeapKind::Logged => INCOMPAT_LOGGED_HEAPS,
+        HeapKind::Wear { .. } => INCOMPAT_WEAR_HEAPS,
+    }
+}
+
 /// What every superblock has: stores of earlier builds have not, and are refused.
 pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
 
@@ -213,6 +226,7 @@ impl Header for Superblock {
         | INCOMPAT_WAITING_MOVED
         | INCOMPAT_LOGGED_HEAPS
         | INCOMPAT_METADATA_PUDDLES
+        | INCOMPAT_WEAR_HEAPS
         | INCOMPAT_STAMPS
         | INCOMPAT_SEALS_APART;
 

@@ -211,6 +211,13 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// What this medium is and what it gives.
     fn describe(&self) -> MediumInfo;
 
+    /// The lines of files that were written back through mappings since they are counted: name of
+    /// the file, number of the line of 64 bytes in it, and how often. `None`: this medium does not
+    /// count them, or not now.
+    fn line_writes(&self) -> Option<Vec<(String, u64, u64)>> {
+        None
+    }
+
     /// How stores into mappings of this medium are made durable at `level`. Asking for a level that
     /// the medium does not reach gives the instructions of that level all the same:
     /// [`describe`](Medium::describe) tells what they are worth here.

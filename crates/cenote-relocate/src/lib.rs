@@ -8,10 +8,10 @@
 //! | this crate | which words are pointers, and their new values |
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
-//! ([`image`]); of a puddle of a logged heap also over the list of the pool's blocks, because
-//! metadata in other puddles say which it has. The store calls it, as [`PointerRewriter`], when a
-//! thread touches a pending puddle. No application's code is involved. `OpenOptions::relocation`
-//! has the rewriter; crate `cenote` sets it.
+//! ([`image`]); of a puddle of a logged heap or a wear heap also over the list of the pool's
+//! blocks, because other puddles say which it has, or how that is read. The store calls it, as
+//! [`PointerRewriter`], when a thread touches a pending puddle. No application's code is involved.
+//! `OpenOptions::relocation` has the rewriter; crate `cenote` sets it.
 //!
 //! [`cenote_store::Store::begin_import`] takes foreign puddles in,
 //! [`cenote_store::Store::clone_pool`] copies inside a store, and
@@ -39,7 +39,7 @@
 pub mod archiving;
 pub mod image;
 
-use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_store::StoreError;
 use cenote_store::relocate::{
     Backend, PoolBlocks, ReadPuddle, RelocationOptions, RewriteJob, Rewriter, Rewritten,
@@ -68,18 +68,24 @@ unsafe impl Rewriter for PointerRewriter {
 
     fn blocks(
         &self,
+        heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Result<PoolBlocks, String>, StoreError> {
-        Ok(cenote_heap::logged::blocks_in(puddles, read)?.map_err(|refused| refused.to_string()))
+        let found = image::blocks_apart(heap, puddles, read)?;
+        Ok(found.map(Option::unwrap_or_default))
     }
 
     fn metadata_puddles(
         &self,
+        heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Vec<u32>, StoreError> {
-        cenote_heap::logged::metadata_puddles_in(puddles, read)
+        match heap {
+            HeapKind::Logged => cenote_heap::logged::metadata_puddles_in(puddles, read),
+            HeapKind::Traced | HeapKind::Wear { .. } => Ok(Vec::new()),
+        }
     }
 }
 

@@ -167,7 +167,7 @@ pub(crate) fn store_on(image: &Image) -> (Arc<dyn Medium>, Store) {
 }
 
 /// All kinds of heaps.
-pub(crate) const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+pub(crate) const HEAPS: [HeapKind; 3] = [HeapKind::Traced, HeapKind::Logged, HeapKind::WEAR];
 
 /// Builds a graph in a store, in traced heaps.
 pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {

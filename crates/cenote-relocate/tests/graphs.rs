@@ -190,6 +190,7 @@ fn blocks_of(
     graph: &Graph,
     files: &BTreeMap<Uuid, Vec<u8>>,
     pool: PoolId,
+    heap: HeapKind,
 ) -> Result<PoolBlocks, String> {
     let puddles: Vec<PuddleRecord> =
         graph.puddles.iter().filter(|puddle| puddle.pool == pool).copied().collect();
@@ -197,7 +198,7 @@ fn blocks_of(
         bytes.copy_from_slice(&files[&puddle.uuid][at as usize..][..bytes.len()]);
         Ok(())
     };
-    PointerRewriter.blocks(&puddles, read).unwrap()
+    PointerRewriter.blocks(heap, &puddles, read).unwrap()
 }
 
 /// What is to be done to a puddle that moves by `distance`.
@@ -347,8 +348,8 @@ fn begun_again(random: &mut Random, heap: HeapKind, distance: u64) -> Result<u64
     for puddle in &graph.puddles {
         let old = &original[&puddle.uuid];
         let mut work = job(puddle, distance, &moves, &types);
-        if heap == HeapKind::Logged {
-            work.blocks = Some(Arc::new(blocks_of(&graph, &original, puddle.pool)?));
+        if heap != HeapKind::Traced {
+            work.blocks = Some(Arc::new(blocks_of(&graph, &original, puddle.pool, heap)?));
         }
         let Some(stretches) = image::repeatable(old, &work) else { continue };
         let mut whole = old.clone();

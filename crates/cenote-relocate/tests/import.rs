@@ -123,6 +123,9 @@ fn manifests_that_cannot_be_are_refused_and_nothing_is_left() {
     assert!(matches!(refused(one("b", 64 << 20)), StoreError::WindowFull { .. }));
     let small = ImportPool { size_max: SIZE - 1, ..pool("b", 1, &[(far, SIZE)]) };
     assert!(matches!(refused(manifest(vec![small])), StoreError::PoolFull { .. }));
+    let waits = HeapKind::Wear { wait_ms: u32::MAX };
+    let waits = ImportPool { heap: waits, ..pool("b", 1, &[(far, SIZE)]) };
+    assert!(matches!(refused(manifest(vec![waits])), StoreError::WearWait { .. }));
     let other = ImportManifest { types: vec![record(1, 16)], ..one("b", SIZE) };
     let text = refused(other).to_string();
     assert!(text.contains("8 against 16"), "both layouts: {text}");

@@ -61,7 +61,7 @@ fn replace(inner: &Inner, puddle: &Puddle, address: usize) -> bool {
     if fault::is_peek() || inner.options.hosting.is_some() {
         return false;
     }
-    let Some(page) = Replaceable::of(puddle.record(), puddle.is_untraced(), address) else {
+    let Some(page) = Replaceable::of(puddle.record(), puddle.metadata_pages(), address) else {
         return false;
     };
     // SAFETY: in the puddle's own mapping, which `while_mapped` keeps others from changing, and of

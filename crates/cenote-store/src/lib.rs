@@ -118,6 +118,7 @@ pub use kernel::interface::report::{
 };
 pub use kernel::pools::pool::PoolHandle;
 pub use kernel::puddles::known::{forget_window, known_windows, known_windows_file};
+pub use kernel::puddles::lost::MetadataPages;
 pub use kernel::puddles::puddle::Puddle;
 pub use kernel::store::Store;
 pub use kernel::store::log_list::LogLease;

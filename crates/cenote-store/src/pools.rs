@@ -18,14 +18,14 @@ use crate::kernel::interface::options::{Access, DamagePolicy, PoolOptions, Power
 use crate::kernel::interface::report::{Damage, PoolStart, concerns};
 use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
-use crate::kernel::pools::pool_rules::{check_size, find, start_of, why_no_name};
+use crate::kernel::pools::pool_rules::{check_heap, check_size, find, start_of, why_no_name};
 use crate::kernel::puddles::puddle::{DIR, file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
-use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::{INCOMPAT_LOGGED_HEAPS, INCOMPAT_POOLS_AT_REST};
+use cenote_layout::superblock::{INCOMPAT_POOLS_AT_REST, heap_feature};
 use cenote_medium::planted::{Bug, planted};
 use core::ops::ControlFlow;
 use std::collections::BTreeSet;
@@ -61,6 +61,7 @@ fn check_name(name: &str) -> Result<(), StoreError> {
 fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
     check_name(name)?;
     check_size(options.puddle_size, true)?;
+    check_heap(name, options.heap)?;
     if options.key.is_some() && !options.at_rest.mode().has_key() {
         return Err(StoreError::NotProtected { name: name.into() });
     }
@@ -188,9 +189,10 @@ impl Store {
             permissions: options.permissions,
             created_at_s: inner.medium.now_s(),
         };
-        if options.heap != HeapKind::Traced {
+        let feature = heap_feature(options.heap);
+        if feature != 0 {
             // Before the pool, so that no older release meets one.
-            inner.announce(&mut control, INCOMPAT_LOGGED_HEAPS)?;
+            inner.announce(&mut control, feature)?;
         }
         let shadowed = options.mode == PoolMode::Shadowed;
         let place = NewPuddle::root(id, options.puddle_size);

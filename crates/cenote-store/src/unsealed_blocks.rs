@@ -2,8 +2,8 @@
 //! describes them elsewhere (`pending_rewrite`, pool_blocks.rs, has why that stays true).
 //!
 //! Metadata are sealed, too: of puddles that are pending as before they moved, of others as their
-//! own. The root puddle comes first. It has roots and metadata and no blocks, so it is sealed anew
-//! without a list; then it is read as it is.
+//! own. The root puddle comes first. It has roots and metadata and no blocks, or says which it has,
+//! as that of a wear heap does; so it is sealed anew without a list. Then it is read as it is.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{DATA_AT, Puddle};

@@ -2,7 +2,10 @@
 
 use crate::common::{Dir, pool_options, real, real_read_only, small};
 use cenote_layout::header::{HeaderError, seal};
-use cenote_layout::superblock::{INCOMPAT_ALWAYS, INCOMPAT_LOGGED_HEAPS, Superblock};
+use cenote_layout::superblock::{
+    INCOMPAT_ALWAYS, INCOMPAT_LOGGED_HEAPS, INCOMPAT_WEAR_HEAPS, Superblock,
+};
+use cenote_layout::wear::WAIT_MS_MAX;
 use cenote_medium::{Durability, MediumError};
 use cenote_store::{
     Access, CrashKind, DamagePolicy, FormatOptions, HeapKind, OpenError, OpenOptions, PoolOptions,
@@ -82,19 +85,38 @@ fn a_newer_version_and_unknown_features_are_refused_as_such() {
 }
 
 #[test]
-fn a_store_says_that_it_has_a_logged_heap() {
+fn a_store_says_that_it_has_a_heap_of_another_kind() {
     let dir = Dir::formatted();
-    let says = || {
+    let says = |bit: u64| {
         let bytes = std::fs::read(dir.file("superblock")).unwrap();
         let blocks = bytes.chunks_exact(4096).map(Superblock::read_from_bytes);
-        blocks.flatten().any(|block| block.prefix.incompat & INCOMPAT_LOGGED_HEAPS != 0)
+        blocks.flatten().any(|block| block.prefix.incompat & bit != 0)
     };
     let (store, _) = dir.open();
     store.create_pool("traced", &pool_options()).unwrap();
-    assert!(!says());
-    let options = PoolOptions { heap: HeapKind::Logged, ..pool_options() };
-    store.create_pool("logged", &options).unwrap();
-    assert!(says());
+    for (heap, bit) in
+        [(HeapKind::Logged, INCOMPAT_LOGGED_HEAPS), (HeapKind::WEAR, INCOMPAT_WEAR_HEAPS)]
+    {
+        assert!(!says(bit));
+        store.create_pool(heap.name(), &PoolOptions { heap, ..pool_options() }).unwrap();
+        assert!(says(bit), "{heap:?}");
+    }
+}
+
+#[test]
+fn blocks_wait_for_up_to_twelve_days() {
+    let dir = Dir::formatted();
+    let (store, _) = dir.open();
+    for wait_ms in [0, WAIT_MS_MAX] {
+        let options = PoolOptions { heap: HeapKind::Wear { wait_ms }, ..pool_options() };
+        store.create_pool(&format!("{wait_ms}"), &options).unwrap();
+    }
+    for wait_ms in [WAIT_MS_MAX + 1, u32::MAX] {
+        let options = PoolOptions { heap: HeapKind::Wear { wait_ms }, ..pool_options() };
+        let refused = store.create_pool("p", &options).unwrap_err();
+        assert!(matches!(refused, StoreError::WearWait { wait_ms: w, .. } if w == wait_ms));
+        assert_eq!(store.pools().len(), 2);
+    }
 }
 
 #[test]

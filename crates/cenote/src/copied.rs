@@ -53,6 +53,7 @@ pub(crate) fn check(store: &Inner, handle: &PoolHandle, heap: &PoolHeap) -> Resu
     let report = heap.check_from(&StoreTypes(&store.store), &[], TraceOptions::default())?;
     let mut found: Vec<(u64, String)> =
         report.damage.iter().map(|damage| (damage.addr, damage.to_string())).collect();
+    found.extend(report.headers.iter().map(|damage| (damage.addr, damage.to_string())));
     found.extend(report.metadata.iter().map(|damage| (0, damage.to_string())));
     let reached =
         |addr: u64| (addr, format!("the block at {addr:#x} is reached, and not allocated"));

@@ -156,6 +156,7 @@ pub use archiving::{
 };
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
+pub use cenote_heap::wear::{WearDamage, WearStats};
 pub use cenote_heap::{
     Damage as HeapDamage, HeapReport, HeapStats, RecoveryReport, SuperblockInfo, TraceOptions,
     TraceProgress, TrimProgress, TrimReport, Use, ValueReport,

@@ -292,7 +292,7 @@ impl PoolInner {
         let Inner { store, policy, .. } = &*self.store;
         // A file that no record names is no pool's.
         let of_pools = |damage: &Damage| !matches!(damage, Damage::Orphan { .. });
-        let damaged = || store.damage().iter().any(of_pools) || !self.heap.damage().is_empty();
+        let damaged = || store.damage().iter().any(of_pools) || self.heap.is_damaged();
         !policy.torn_allowed
             && self.doubt.is_none()
             && self.handle.member().is_none()

@@ -19,6 +19,7 @@ use crate::registry::StoreTypes;
 use crate::running::run;
 use crate::tx::Tx;
 use cenote_heap::logged::SubHeapStats;
+use cenote_heap::wear::{WearDamage, WearStats};
 use cenote_heap::{
     BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
     Trace, TraceOptions, TrimProgress, TrimReport,
@@ -172,6 +173,14 @@ impl Pool {
     #[must_use]
     pub fn heap_damage(&self) -> Vec<HeapDamage> {
         self.inner.heap.damage()
+    }
+
+    /// Damaged headers of the pool's heap, if it is a wear heap, and what is out of use because of
+    /// them. Lists those that the opening, earlier openers and later operations found;
+    /// [`Pool::check`] looks at all.
+    #[must_use]
+    pub fn header_damage(&self) -> Vec<WearDamage> {
+        self.inner.heap.header_damage()
     }
 
     /// Looks for damage, leaks, dangling pointers, and bytes that are invalid for their type (a
@@ -382,6 +391,13 @@ impl Blocks<'_> {
         visit: &mut dyn FnMut(&SuperblockInfo),
     ) -> core::result::Result<(), cenote_heap::RecoverError> {
         self.0.heap.traced().map_or(Ok(()), |heap| heap.superblocks(visit))
+    }
+
+    /// Counts of a wear heap, and the milliseconds that a freed block waits there; `None`: it is of
+    /// another kind. All of it is scanned.
+    #[must_use]
+    pub fn wear(&self) -> Option<(WearStats, u32)> {
+        self.0.heap.wear().map(|heap| (heap.stats(), heap.wait_ms()))
     }
 
     /// Numbers and counts of the sub-heaps of a logged heap; none of a traced one.

@@ -226,6 +226,13 @@ impl Store {
         self.inner.store.puddle_records()
     }
 
+    /// The lines of files that were written back: [`Medium::line_writes`] of the store's medium.
+    /// `None`: it does not count them. A real medium does not.
+    #[must_use]
+    pub fn line_writes(&self) -> Option<Vec<(String, u64, u64)>> {
+        self.inner.store.medium().line_writes()
+    }
+
     /// Sessions with a log space: this one, and those that are not recovered or whose logs are set
     /// aside.
     #[must_use]

@@ -61,6 +61,7 @@ fn is_of_heap(error: &OpenError) -> bool {
     match error {
         OpenError::NoPuddle | OpenError::TooSmall { .. } => true,
         OpenError::Logged(error) => error.is_damage(),
+        OpenError::Wear(error) => error.is_damage(),
         OpenError::Backing { source, .. } => !passes(source),
         _ => false,
     }

@@ -57,6 +57,7 @@ mod threads;
 mod torn;
 mod unreadable;
 mod values;
+mod wear_pools;
 mod windows;
 mod windows_damaged;
 mod windows_waiting;

@@ -36,14 +36,13 @@ pub(crate) fn small() -> PoolOptions {
 }
 
 /// All kinds of heaps.
-pub(crate) const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+pub(crate) const HEAPS: [HeapKind; 3] = [HeapKind::Traced, HeapKind::Logged, HeapKind::WEAR];
 
 /// Small pools with each heap in each mode.
-fn all_small() -> [PoolOptions; 4] {
-    let of = |heap, mode| PoolOptions { heap, mode, ..small() };
-    let [traced, logged] = HEAPS;
-    let (direct, shadowed) = (PoolMode::Direct, PoolMode::Shadowed);
-    [of(traced, direct), of(logged, direct), of(traced, shadowed), of(logged, shadowed)]
+fn all_small() -> impl Iterator<Item = PoolOptions> {
+    let modes = [PoolMode::Direct, PoolMode::Shadowed];
+    let all = modes.into_iter().flat_map(|mode| HEAPS.map(|heap| (heap, mode)));
+    all.map(|(heap, mode)| PoolOptions { heap, mode, ..small() })
 }
 
 pub(crate) fn names(list: &[&str]) -> ImportOptions<'static> {
@@ -161,7 +160,8 @@ fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Resul
     drop(list(&store, "one", &small(), 10)?);
     drop(list(&store, "many", &small(), 9000)?);
     drop(list(&store, "logged", &PoolOptions { heap: HeapKind::Logged, ..small() }, 9000)?);
-    let all = ["one", "many", "logged"];
+    drop(list(&store, "wear", &PoolOptions { heap: HeapKind::WEAR, ..small() }, 9000)?);
+    let all = ["one", "many", "logged", "wear"];
     let (archive, _) = store.export(&all, Vec::new(), ExportOptions::default())?;
     store.close()?;
     store_with_window(there.path(), window())
@@ -187,13 +187,14 @@ fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Resul
     let store = Store::open(there.path())?;
     store.clone_pool("one", "clone")?;
     store.clone_pool("logged", "logged clone")?;
+    store.clone_pool("wear", "wear clone")?;
     store.randomize_pool("one")?;
-    let all = ["one", "many", "logged", "clone", "logged clone"];
+    let all = ["one", "many", "logged", "wear", "clone", "logged clone", "wear clone"];
     let (archive, _) = store.export(&all, Vec::new(), ExportOptions::default())?;
     store.close()?;
     let store = store_with_window(third.path(), window());
     store.import(archive.as_slice(), ImportOptions::default())?;
-    for (name, len) in all.into_iter().zip([10, 9000, 9000, 10, 9000]) {
+    for (name, len) in all.into_iter().zip([10, 9000, 9000, 9000, 10, 9000, 9000]) {
         let pool = store.pool(name)?;
         assert_eq!(values(&pool)?, (0..len).collect::<Vec<u64>>(), "{name}");
         assert!(pool.check()?.is_sound(), "{name}");

@@ -36,9 +36,10 @@ enum Link {
 
 const LEN: u64 = 1500;
 
-fn kinds() -> [(&'static str, PoolOptions); 4] {
+fn kinds() -> [(&'static str, PoolOptions); 6] {
     let small = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };
     let logged = PoolOptions { heap: HeapKind::Logged, ..PoolOptions::default() };
+    let wear = PoolOptions { heap: HeapKind::WEAR, ..PoolOptions::default() };
     let shadowed =
         |options: &PoolOptions| PoolOptions { mode: PoolMode::Shadowed, ..options.clone() };
     [
@@ -46,6 +47,8 @@ fn kinds() -> [(&'static str, PoolOptions); 4] {
         ("traced, shadowed", shadowed(&small)),
         ("logged", logged.clone()),
         ("logged, shadowed", shadowed(&logged)),
+        ("wear", wear.clone()),
+        ("wear, shadowed", shadowed(&wear)),
     ]
 }
 

@@ -47,7 +47,7 @@ fn prepared(level: Durability, heap: HeapKind) -> Result<(Arc<SimMedium>, Store,
 
 /// Every level, with every kind of heap.
 fn kinds() -> Vec<(Durability, HeapKind)> {
-    let of = |level| [HeapKind::Traced, HeapKind::Logged].map(|heap| (level, heap));
+    let of = |level| [HeapKind::Traced, HeapKind::Logged, HeapKind::WEAR].map(|heap| (level, heap));
     [Durability::Process, Durability::Power].into_iter().flat_map(of).collect()
 }
 

@@ -27,16 +27,22 @@ fn store_with_lists(dir: &Path, base: u64, pools: &[(&str, PoolOptions)]) {
 }
 
 /// A pool in each mode, with each heap.
-fn each() -> [(&'static str, PoolOptions); 4] {
-    let (direct, logged) = (small(), PoolOptions { heap: HeapKind::Logged, ..small() });
-    let shadowed =
-        |options: &PoolOptions| PoolOptions { mode: PoolMode::Shadowed, ..options.clone() };
-    let both = [("shadowed", shadowed(&direct)), ("logged shadowed", shadowed(&logged))];
-    let [one, two] = both;
-    [("direct", direct), one, ("logged", logged), two]
+fn each() -> [(&'static str, PoolOptions); 6] {
+    let of = |heap, mode| PoolOptions { heap, mode, ..small() };
+    let [traced, logged, wear] = HEAPS;
+    let (direct, shadowed) = (PoolMode::Direct, PoolMode::Shadowed);
+    [
+        ("direct", of(traced, direct)),
+        ("shadowed", of(traced, shadowed)),
+        ("logged", of(logged, direct)),
+        ("logged shadowed", of(logged, shadowed)),
+        ("wear", of(wear, direct)),
+        ("wear shadowed", of(wear, shadowed)),
+    ]
 }
 
-const EACH: [&str; 4] = ["direct", "shadowed", "logged", "logged shadowed"];
+const EACH: [&str; 6] =
+    ["direct", "shadowed", "logged", "logged shadowed", "wear", "wear shadowed"];
 
 fn wanted() -> Vec<u64> {
     (0..LEN).collect()

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_store::StoreError;
 use cenote_store::relocate::{PoolBlocks, ReadPuddle, RewriteJob, Rewriter, Rewritten};
 
@@ -20,19 +20,21 @@ unsafe impl<R: Rewriter> Rewriter for Careful<R> {
 
     fn blocks(
         &self,
+        heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Result<PoolBlocks, String>, StoreError> {
-        catch_unwind(AssertUnwindSafe(|| self.0.blocks(puddles, read)))
+        catch_unwind(AssertUnwindSafe(|| self.0.blocks(heap, puddles, read)))
             .unwrap_or_else(|_| Ok(Err("looking at its heap failed; it is unchanged".into())))
     }
 
     fn metadata_puddles(
         &self,
+        heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Vec<u32>, StoreError> {
-        catch_unwind(AssertUnwindSafe(|| self.0.metadata_puddles(puddles, read)))
+        catch_unwind(AssertUnwindSafe(|| self.0.metadata_puddles(heap, puddles, read)))
             .unwrap_or_else(|_| Ok(Vec::new()))
     }
 }

@@ -13,6 +13,7 @@ pub(crate) use moves::{
 pub(crate) use objects::{
     Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport, ObjectInfo, ObjectRm,
 };
+pub(crate) use pools::heap_with;
 pub(crate) use pools::{Chmod, Chown, Create, Format, Info, Ls, Rm, Stats, Top};
 pub(crate) use store::{Care, ChangedStore, KeyOf, StoreDir};
 pub(crate) use tour::{TOUR_BUILD, Tour, TourBuild};

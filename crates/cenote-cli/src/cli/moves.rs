@@ -56,9 +56,12 @@ pub(crate) struct CopyPool {
     pub(crate) pool: String,
     /// Name of the copy
     pub(crate) name: String,
-    /// The copy's allocator: traced or logged (see `cenote create`). Default: that of POOL
+    /// The copy's allocator: traced, logged or wear (see `cenote create`). Default: that of POOL
     #[arg(long, value_name = "KIND", value_parser = parse_heap)]
     pub(crate) heap: Option<HeapKind>,
+    /// Milliseconds that a freed block waits in a wear heap. Default: 100, or as in POOL
+    #[arg(long, value_name = "MS")]
+    pub(crate) wear_wait: Option<u32>,
 }
 
 /// Give a pool new addresses, chosen at random

@@ -50,10 +50,14 @@ pub(crate) struct Create {
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<PoolMode>,
     /// The pool's allocator: traced (fastest; after a loss of power, recovery follows all pointers
-    /// from the roots), or logged (logs every allocation and free; recovery takes the same time for
-    /// every pool)
+    /// from the roots), logged (logs every allocation and free; recovery takes the same time for
+    /// every pool), or wear (spares its places: what was freed waits before it is written again;
+    /// survives damage of its headers)
     #[arg(long, value_name = "KIND", default_value = "traced", value_parser = parse_heap)]
     pub(crate) heap: HeapKind,
+    /// Milliseconds that a freed block waits in a wear heap; 0: not at all. Default: 100
+    #[arg(long, value_name = "MS")]
+    pub(crate) wear_wait: Option<u32>,
     /// How the pool is protected at rest: none, integrity, encryption, both, or authenticated. A
     /// protected pool is in shadowed mode, and every crash takes it back to its last psync.
     /// Default: authenticated if a key is given, else none
@@ -102,7 +106,24 @@ pub(super) fn parse_heap(text: &str) -> Result<HeapKind, String> {
     match text {
         "traced" => Ok(HeapKind::Traced),
         "logged" => Ok(HeapKind::Logged),
-        _ => Err("use traced or logged".into()),
+        "wear" => Ok(HeapKind::WEAR),
+        _ => Err("use traced, logged or wear".into()),
+    }
+}
+
+/// The heap that was asked for, whose freed blocks wait so long.
+///
+/// # Errors
+/// They do in a wear heap alone.
+pub(crate) fn heap_with(heap: HeapKind, wear_wait: Option<u32>) -> Result<HeapKind, String> {
+    match (heap, wear_wait) {
+        (HeapKind::Wear { .. }, Some(wait_ms)) => Ok(HeapKind::Wear { wait_ms }),
+        (heap, None) => Ok(heap),
+        (heap, Some(_)) => Err(format!(
+            "--wear-wait is for wear heaps, and the pool is to have a {} heap: leave it out, or \
+             say --heap wear",
+            heap.name()
+        )),
     }
 }
 
@@ -138,6 +159,10 @@ pub(crate) struct Info {
     /// Draw how full the heap of this pool is instead: by use, by type and size, and as a map
     #[arg(long, value_name = "POOL")]
     pub(crate) heap: Option<String>,
+    /// Tell what the wear heap of this pool holds, what waits there and what is out of use instead,
+    /// and draw how often each place was written, where the medium counts that
+    #[arg(long, value_name = "POOL", conflicts_with = "heap")]
+    pub(crate) wear: Option<String>,
 }
 
 /// Remove pools and all their contents, for good

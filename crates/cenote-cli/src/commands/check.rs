@@ -391,6 +391,9 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
     for damage in &report.damage {
         findings.add("heap", Some(name), Some(damage.addr), damage.to_string());
     }
+    for damage in &report.headers {
+        findings.add("heap", Some(name), Some(damage.addr), damage.to_string());
+    }
     for damage in &report.metadata {
         findings.add("heap", Some(name), None, damage.to_string());
     }

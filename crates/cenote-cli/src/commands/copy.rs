@@ -5,7 +5,7 @@
 
 use super::ls::heap;
 use super::stats::chosen;
-use crate::cli::{ChangedStore, CopyPool};
+use crate::cli::{ChangedStore, CopyPool, heap_with};
 use crate::failure::{Failure, STORE, Verdict, closed, word};
 use crate::keys;
 use crate::opening;
@@ -14,7 +14,8 @@ use crate::progress;
 use crate::stop::Stop;
 use crate::units::{bytes, plural};
 use cenote::{
-    Access, CopyOptions, CopyPhase, CopyProgress, CopyRefused, Error, PoolInfo, PoolOptions, Store,
+    Access, CopyOptions, CopyPhase, CopyProgress, CopyRefused, Error, HeapKind, PoolInfo,
+    PoolOptions, Store,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -94,8 +95,13 @@ fn pool_options(store: &Store, arguments: &CopyPool) -> Result<PoolOptions, Fail
     };
     let record = like.record;
     let key = if like.at_rest.mode().has_key() { keys::given(&arguments.store.key)? } else { None };
+    let like_there = match (arguments.heap, kind.unwrap_or(record.heap)) {
+        (Some(HeapKind::Wear { .. }), like @ HeapKind::Wear { .. }) => like,
+        (asked, like) => asked.unwrap_or(like),
+    };
+    let heap = heap_with(like_there, arguments.wear_wait).map_err(Failure::Usage)?;
     Ok(PoolOptions {
-        heap: arguments.heap.or(kind).unwrap_or(record.heap),
+        heap,
         mode: record.mode,
         puddle_size: record.puddle_size,
         size_max: record.size_max,

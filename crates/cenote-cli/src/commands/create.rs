@@ -1,7 +1,7 @@
 //! `cenote create`: makes a pool.
 
 use super::ls::{heap, mode};
-use crate::cli::Create;
+use crate::cli::{Create, heap_with};
 use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
 use crate::opening;
@@ -19,13 +19,14 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
     let key = keys::given(&arguments.store.key)?.map(Arc::new);
     let default = if key.is_some() { Mode::Authenticated } else { Mode::None };
     let protection = arguments.at_rest.unwrap_or(default);
+    let kind_of_heap = heap_with(arguments.heap, arguments.wear_wait).map_err(Failure::Usage)?;
     let options_for = |store: &Store| {
         let mut usual = PoolOptions::for_medium(&store.info().medium);
         if protection != Mode::None {
             usual.mode = PoolMode::Shadowed;
         }
         PoolOptions {
-            heap: arguments.heap,
+            heap: kind_of_heap,
             at_rest: AtRest::of(protection),
             key: key.clone(),
             puddle_size: arguments.size,
@@ -33,10 +34,6 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
             mode: arguments.mode.unwrap_or(usual.mode),
             ..usual
         }
-    };
-    let kind = |options: &PoolOptions| match options.heap {
-        HeapKind::Traced => mode(options.mode, options.at_rest),
-        HeapKind::Logged => format!("{}, logged heap", mode(options.mode, options.at_rest)),
     };
     let kept = opening::asked_to_change(&arguments.store)?;
     if arguments.dry_run {
@@ -82,6 +79,18 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         "at_rest": keys::name_of(protection), "heap": heap(options.heap),
     }))?;
     Ok(Verdict::Clean)
+}
+
+/// What a pool is, for people.
+fn kind(options: &PoolOptions) -> String {
+    let mode = mode(options.mode, options.at_rest);
+    match options.heap {
+        HeapKind::Traced => mode,
+        HeapKind::Logged => format!("{mode}, logged heap"),
+        HeapKind::Wear { wait_ms } => {
+            format!("{mode}, wear heap (freed blocks wait for {wait_ms} ms)")
+        }
+    }
 }
 
 /// Options that no pool can have together.

@@ -328,6 +328,10 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
         verdict = Verdict::Found;
         damaged(&damage.to_string(), out)?;
     }
+    for damage in pool.header_damage() {
+        verdict = Verdict::Found;
+        damaged(&damage.to_string(), out)?;
+    }
     if blocks {
         all_blocks(store, &pool, stats.blocks, out)?;
         return Ok(verdict);

@@ -5,10 +5,11 @@
 //! are damaged, or need recovery, as well.
 
 use super::stats::{chosen, type_name};
+use super::wear;
 use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::units::{bytes, count, plural};
-use cenote::{Access, HeapKind, Pool, PoolInfo, Store, SuperblockInfo, TypeId, Use};
+use cenote::{Access, HeapKind, Pool, Store, SuperblockInfo, TypeId, Use};
 use cenote_heap::logged::SubHeapStats;
 use cenote_heap::unused_end;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
@@ -122,9 +123,11 @@ impl Seen {
 pub(crate) fn run(store: &Store, name: &str, out: &mut Out) -> Result<Verdict, Failure> {
     let names = chosen(store, &[name.to_owned()])?;
     let pool = store.pool_with(&names[0], Access::ReadOnly)?;
-    let is_logged = |pool: &PoolInfo| pool.record.name == names[0] && is_logged(pool.record.heap);
-    if store.pools().iter().any(is_logged) {
-        return sub_heaps(&pool, out);
+    let kind = store.pools().into_iter().find(|pool| pool.record.name == names[0]);
+    match kind.map(|pool| pool.record.heap) {
+        Some(HeapKind::Logged) => return sub_heaps(&pool, out),
+        Some(HeapKind::Wear { .. }) => return wear::run(store, name, out),
+        Some(HeapKind::Traced) | None => {}
     }
     let mut seen = Seen::default();
     pool.heap().superblocks(&mut |at| seen.note(at)).map_err(cenote::Error::from)?;
@@ -279,10 +282,6 @@ fn as_json(store: &Store, name: &str, seen: &Seen, waste: u64) -> Value {
         "largest_free_bytes": seen.largest_free, "waste_bytes": waste, "kinds": kinds,
         "map": seen.places.iter().map(|place| cell(&[*place])).collect::<String>(),
     })
-}
-
-fn is_logged(heap: HeapKind) -> bool {
-    heap == HeapKind::Logged
 }
 
 /// Counts of each sub-heap of a logged heap.

@@ -1,6 +1,6 @@
 //! `cenote info`: what a store is, where it lies, what that gives, and how it was left.
 
-use super::{damage, heap, ls};
+use super::{damage, heap, ls, wear};
 use crate::cli::Info;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
@@ -14,6 +14,9 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let store = opening::to_look(&arguments.store)?;
     if let Some(pool) = &arguments.heap {
         return heap::run(&store, pool, out);
+    }
+    if let Some(pool) = &arguments.wear {
+        return wear::run(&store, pool, out);
     }
     let pools = ls::listed(&store);
     let known = damage::of(&store)?;
@@ -199,16 +202,19 @@ fn as_json(store: &Store, pools: &[ls::PoolRow], wrong: &Wrong) -> Value {
     })
 }
 
-/// Superblocks that are out of use because their descriptors or marks are damaged, with the pool.
+/// Superblocks that are out of use because their descriptors or marks are damaged, and headers of
+/// wear heaps, with the pool.
 /// Of a pool that cannot be read that is said elsewhere.
 fn quarantined(store: &Store) -> Vec<(String, String)> {
     let of = |name: String| {
         let damage = store.pool_with(&name, Access::ReadOnly).and_then(|pool| {
             // Attaches all puddles.
             pool.stats()?;
-            Ok(pool.heap_damage())
+            let superblocks = pool.heap_damage().into_iter().map(|damage| damage.to_string());
+            let headers = pool.header_damage().into_iter().map(|damage| damage.to_string());
+            Ok(superblocks.chain(headers).collect::<Vec<_>>())
         });
-        damage.unwrap_or_default().into_iter().map(move |damage| (name.clone(), damage.to_string()))
+        damage.unwrap_or_default().into_iter().map(move |damage| (name.clone(), damage))
     };
     store.pools().into_iter().flat_map(|pool| of(pool.record.name)).collect()
 }

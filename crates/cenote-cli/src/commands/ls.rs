@@ -181,7 +181,8 @@ pub(crate) fn as_json(listed: &PoolRow) -> Value {
         "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
         "due_puddles": pool.pending,
         "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()),
-        "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
+        "heap": heap(record.heap), "wear_wait_ms": wear_wait_ms(record.heap),
+        "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
         "created_at_s": record.created_at_s, "named_roots": roots,
@@ -204,8 +205,13 @@ pub(crate) fn mode(mode: PoolMode, at_rest: AtRest) -> String {
 }
 
 pub(crate) fn heap(heap: HeapKind) -> &'static str {
+    heap.name()
+}
+
+/// Milliseconds that a freed block waits, in a wear heap.
+fn wear_wait_ms(heap: HeapKind) -> Option<u32> {
     match heap {
-        HeapKind::Traced => "traced",
-        HeapKind::Logged => "logged",
+        HeapKind::Wear { wait_ms } => Some(wait_ms),
+        HeapKind::Traced | HeapKind::Logged => None,
     }
 }

@@ -30,3 +30,4 @@ pub(crate) mod top;
 pub(crate) mod trim;
 pub(crate) mod undecided_logs;
 pub(crate) mod verify;
+pub(crate) mod wear;

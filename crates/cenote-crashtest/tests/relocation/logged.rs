@@ -5,6 +5,7 @@ use super::world::*;
 use super::{CLONES, HEAP, MEETINGS, MOVES, SEALED, caught, holds, meeting, protected};
 use cenote::{AtRest, HeapKind};
 use cenote_crashtest::rig::stay_on_one_processor;
+use cenote_crashtest::tier::number_of_change;
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, LoggedBug};
 
@@ -36,6 +37,22 @@ fn windows_of_logged_heaps_that_are_taken() {
     for level in [Durability::Power, Durability::Process] {
         logged(|| meeting(|| holds("logged windows", &MEETINGS, level, 9)));
     }
+}
+
+/// A change visits clones or moves, which follows from the commit.
+#[test]
+fn clones_and_moves_of_wear_heaps() {
+    HEAP.set(HeapKind::Wear { wait_ms: 0 });
+    let all = std::env::var_os("CENOTE_CRASH_DEPTH").is_some();
+    let part = number_of_change("CENOTE_CRASH_PART") as usize % 2;
+    println!("CENOTE_CRASH_PART={part} repeats this run");
+    if all || part == 0 {
+        holds("wear clones", &CLONES, Durability::Power, 3);
+    }
+    if all || part == 1 {
+        holds("wear moves", &MOVES, Durability::Power, 3);
+    }
+    HEAP.set(HeapKind::Traced);
 }
 
 #[test]

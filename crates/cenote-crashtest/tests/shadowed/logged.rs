@@ -66,6 +66,16 @@ fn a_protected_logged_pool_is_as_its_last_psync_after_every_crash() {
 }
 
 #[test]
+fn a_pool_with_a_wear_heap_is_as_its_last_psync_or_its_last_transaction() {
+    let steps = [Push(1, 1), Psync(1), Grow(0), Psync(1), Push(1, 2), Die, Pop(0), Psync(1)];
+    HEAP.with(|heap| heap.set(HeapKind::Wear { wait_ms: 0 }));
+    for steps in visited([&ONE, &steps]) {
+        holds("wear", steps, Durability::Process);
+    }
+    HEAP.with(|heap| heap.set(HeapKind::Traced));
+}
+
+#[test]
 fn stores_through_a_second_mapping_that_no_psync_learns_of() {
     let steps = [Push(1, 1), Psync(1), Push(1, 2), Psync(1)];
     with_logged_heaps(|| {

@@ -13,6 +13,7 @@
 use super::error::{Damage, LoggedError, SubHeapError};
 use super::members::{LoggedHeap, LoggedOptions};
 use crate::backing::{Backing, BackingError, Extent};
+use crate::read_image::{ReadImage, is_empty};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::logged::{
     CELL_SIZE, Cell, LoggedHeader, PARTS_MAX, PARTS_OFFSET, PartEntry, RawCell, SUB_HEAPS_MAX,
@@ -27,12 +28,6 @@ use cenote_sys::memory::{self, OwnedRegion};
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 use std::collections::BTreeSet;
-
-/// Bytes that are read at a time.
-const STEP: u64 = 1 << 20;
-
-/// Reads what a puddle holds, from an offset on.
-pub type ReadImage<'a, E> = &'a mut dyn FnMut(&PuddleRecord, u64, &mut [u8]) -> Result<(), E>;
 
 /// The allocated blocks of the pool that has these puddles, by number, as the next opener of its
 /// heap finds them. All metadata are looked at.
@@ -68,25 +63,6 @@ pub fn metadata_puddles_in<E>(
     let Named { guards, metadata, data } = copy.named;
     let apart = metadata.difference(&data).copied();
     Ok(apart.filter(|&puddle| puddle != 0 && guards > 0).collect())
-}
-
-/// Whether the puddles have nothing in their bodies, but for the page of the heap's header: a pool
-/// in shadowed mode that was never psynced has no heap yet.
-fn is_empty<E>(puddles: &[PuddleRecord], read: ReadImage<'_, E>) -> Result<bool, E> {
-    let mut bytes = vec![0; STEP as usize];
-    for puddle in puddles {
-        let header = if puddle.index == 0 { PAGE_SIZE } else { 0 };
-        let mut at = header_space(puddle.size) + header;
-        while at < puddle.size {
-            let bytes = &mut bytes[..STEP.min(puddle.size - at) as usize];
-            read(puddle, at, bytes)?;
-            if bytes.iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-            at += bytes.len() as u64;
-        }
-    }
-    Ok(true)
 }
 
 /// A puddle in private memory, of zeros where nothing was copied.

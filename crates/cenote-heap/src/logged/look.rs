@@ -5,12 +5,12 @@ use super::members::LoggedHeap;
 use super::state::SubHeap;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
-use crate::error::{RecoverError, WrongKind};
+use crate::error::{FreeError, RecoverError, WrongKind};
 use crate::heap::Trace;
-use crate::report::{BinStats, HeapReport, HeapStats, LISTED_MAX, MetadataDamage, RecoveryReport};
+use crate::reach::{Followed, Holder, check_reached, count_blocks, reach};
+use crate::report::{HeapReport, HeapStats, MetadataDamage, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
-use cenote_layout::id::TypeId;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl<G: Backing> LoggedHeap<G> {
@@ -27,32 +27,6 @@ impl<G: Backing> LoggedHeap<G> {
         (blocks, damage)
     }
 
-    /// Counts of `blocks`, which are all that are allocated.
-    fn count(&self, blocks: &[BlockInfo]) -> HeapStats {
-        let extents = self.backing.extents();
-        let mut stats = HeapStats {
-            puddles: extents.len() as u64,
-            bytes: extents.iter().map(|extent| extent.size).sum(),
-            ..HeapStats::default()
-        };
-        let mut bins: BTreeMap<(TypeId, u64), u64> = BTreeMap::new();
-        for block in blocks {
-            stats.blocks += 1;
-            stats.block_bytes += block.size;
-            *bins.entry((block.type_id, block.size)).or_default() += 1;
-        }
-        let bin = |((type_id, block_size), blocks)| BinStats {
-            type_id,
-            class: block_size_class(block_size),
-            block_size,
-            superblocks: 0,
-            blocks,
-            capacity: blocks,
-        };
-        stats.bins = bins.into_iter().map(bin).collect();
-        stats
-    }
-
     /// [`Trace::check`] with types and further roots: addresses that something outside of the pool
     /// leads to.
     ///
@@ -65,33 +39,48 @@ impl<G: Backing> LoggedHeap<G> {
         options: TraceOptions<'_>,
     ) -> Result<HeapReport, RecoverError> {
         let (blocks, metadata) = self.look();
-        let mut report =
-            HeapReport { stats: self.count(&blocks), metadata, ..HeapReport::default() };
+        let stats = count_blocks(&*self.backing, &blocks);
+        let report = HeapReport { stats, metadata, ..HeapReport::default() };
         let Some(types) = types else { return Ok(report) };
-        let mut options = options;
-        let reached = self.reach(types, roots, options.again())?;
-        report.damaged_roots.clone_from(&reached.damaged_roots);
-        let mut leaks = Vec::new();
-        for block in blocks.iter().filter(|block| !reached.blocks.contains(&block.addr)) {
-            report.leaked_blocks += 1;
-            report.leaked_bytes += block.size;
-            leaks.push(block.addr);
-            if report.leaks.len() < LISTED_MAX {
-                report.leaks.push(*block);
-            }
-        }
-        if !leaks.is_empty() {
-            let further = self.reach_further(types, &reached, &leaks, options)?;
-            report.leak_trace = Some(further.counts);
-        }
-        report.trace = Some(reached.counts);
-        Ok(report)
+        check_reached(self, (&blocks, report), types, roots, options)
+    }
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's
+    /// roots and from `roots`.
+    ///
+    /// # Errors
+    /// A page cannot be had.
+    pub fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        Ok(reach(self, types, roots, TraceOptions::default())?.foreign)
     }
 }
 
-/// The power of two that a block's size is, or is below.
-const fn block_size_class(size: u64) -> u32 {
-    size.next_power_of_two().trailing_zeros()
+impl<G: Backing> LoggedHeap<G> {
+    /// What messages call the pool.
+    pub(crate) fn pool_name(&self) -> String {
+        self.backing.name()
+    }
+}
+
+impl<G: Backing> Followed for LoggedHeap<G> {
+    type Backing = G;
+
+    fn backing(&self) -> &G {
+        &self.backing
+    }
+
+    fn holder(&self, addr: u64) -> Result<Holder, FreeError> {
+        let (_, member) = self.owner_of(addr)?;
+        Ok(match member.heap.owner(addr) {
+            Ok(Some(block)) => Holder::Block(block),
+            Ok(None) => Holder::Nothing,
+            Err(_) => Holder::Lost,
+        })
+    }
 }
 
 impl<G: Backing> Trace for LoggedHeap<G> {
@@ -105,11 +94,13 @@ impl<G: Backing> Trace for LoggedHeap<G> {
     }
 
     fn stats(&self) -> Result<HeapStats, RecoverError> {
-        Ok(self.count(&self.look().0))
+        Ok(count_blocks(&*self.backing, &self.look().0))
     }
 
     fn recover(&self, _: &dyn Types, _: &[u64]) -> Result<RecoveryReport, RecoverError> {
         Err(WrongKind {
+            pool: self.backing.name(),
+            heap: "logged",
             what: "be recovered by tracing",
             instead: "its logs say what is allocated, and opening it has applied them",
         }

@@ -22,7 +22,7 @@
 //! * `root` (the root puddle), `heap` (sub-heaps by CPU), `grow` (sub-heaps and parts are made),
 //!   `transaction` (over sub-heaps).
 //!
-//! * `blocks`: offers it as a [`crate::Heap`]; `trace` and `look` follow pointers for checks;
+//! * `blocks`: offers it as a [`crate::Heap`]; `look` answers checks;
 //!   `image`: which blocks are allocated, of puddles that no heap uses.
 
 mod blocks;
@@ -56,16 +56,16 @@ mod stored_pages;
 mod sub_heap;
 mod table;
 mod tickets;
-mod trace;
 mod transaction;
 mod undo;
 mod used_tickets;
 
+pub use crate::read_image::ReadImage;
 pub use cenote_protect::Protection;
 pub use check::SubHeapReport;
 pub use data::Region;
 pub use error::{AllocRefused, Damage, FreeRefused, LogFull, LoggedError, SubHeapError};
-pub use image::{ReadImage, blocks_in, metadata_puddles_in};
+pub use image::{blocks_in, metadata_puddles_in};
 pub use levels::RemoveFailed;
 pub use make::{Recovered, SubHeapPlace};
 pub use members::{LoggedHeap, LoggedOptions};

@@ -5,6 +5,7 @@
 //! second commits; until then every opener finds the damage again, with the same lines.
 
 use super::error::WearDamage;
+use super::lines::LineSource;
 use super::lists::FreeRange;
 use super::state::{WearHeap, WearState};
 use crate::backing::Backing;
@@ -19,7 +20,8 @@ impl<G: Backing> WearHeap<G> {
         what: &'static str,
     ) {
         let Some(at) = state.puddles.get_mut(puddle) else { return };
-        if self.backing.is_writable() {
+        // A page that is lost stays so, and each opener finds that.
+        if self.backing.is_writable() && at.lines.can_be_read(line) {
             at.lines.store_mended(line, &WearRecord::Damaged { lines }, &*self.backing);
         }
         self.put_out_of_use(state, FreeRange { puddle, line, lines }, what);
@@ -59,7 +61,7 @@ impl<G: Backing> WearHeap<G> {
             return false;
         }
         let lines = at.end_of(line) - line;
-        let said = at.lines.says(line);
+        let said = at.lines.look_for(line);
         let what = match said {
             Some(record) if record.size() == lines && fits(&record) => return true,
             Some(_) => "the header of a block says something else than was written there",

@@ -8,6 +8,7 @@
 //! line stands, and the last one ends with its puddle.
 
 use super::error::{WearDamage, WearError};
+use super::headers::{TableLine, read_table_line};
 use super::lines::PuddleLines;
 use super::puddle::{SegmentScan, WearPuddle, WearSegment};
 use super::state::{WearHeap, WearOptions, WearState};
@@ -16,7 +17,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::header;
 use cenote_layout::puddle::header_space;
 use cenote_layout::wear::{
-    CHUNK_LOG, WAIT_MS_MAX, WEAR_LINE, WearGeometry, WearHeader, WearLine, WearRecord,
+    CHUNK_LOG, WAIT_MS_MAX, WEAR_LINE, WearGeometry, WearHeader, WearRecord,
 };
 use core::ptr::without_provenance_mut;
 use core::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
@@ -88,25 +89,7 @@ impl<G: Backing> WearHeap<G> {
         let root = root_of(&backing)?;
         // SAFETY: the root puddle is mapped, and large enough (`root_of`).
         let header = unsafe { read_header(&root) }?;
-        let slot = backing.slot(root.addr).ok_or(WearError::NoPuddle)?;
-        slot.compare_exchange(
-            null_mut(),
-            without_provenance_mut(1),
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .map_err(|_| WearError::Open)?;
-        let heap = Self {
-            backing: Arc::new(backing),
-            root,
-            key: header.key,
-            wait_ms: header.wait_ms,
-            chunk_log: header.chunk_log,
-            clock: options.clock.clone(),
-            on_damage: options.on_damage.clone(),
-            state: Mutex::new(WearState::default()),
-            scanned: Condvar::new(),
-        };
+        let heap = Self::claim(backing, root, &header, options)?;
         let mut state = heap.lock();
         for extent in heap.backing.extents() {
             heap.backing.map(&extent)?;
@@ -123,6 +106,61 @@ impl<G: Backing> WearHeap<G> {
         Ok(heap)
     }
 
+    /// Opens the heap of a pool as [`WearHeap::open`], and makes it if no program has: there are
+    /// zeros in all puddles, but perhaps in the page of the header. (A pool in shadowed mode that
+    /// was never psynced is so again after a loss of power.) Where the pool is open for reading
+    /// only, nothing is made, and the heap has no blocks.
+    ///
+    /// # Errors
+    /// As [`WearHeap::open`] and [`WearHeap::create`].
+    pub fn open_pool(backing: G, options: &WearOptions) -> Result<Self, WearError> {
+        let root = root_of(&backing)?;
+        // SAFETY: the root puddle is mapped, and large enough (`root_of`).
+        let Err(error) = (unsafe { read_header(&root) }) else {
+            return Self::open(backing, options);
+        };
+        for extent in backing.extents() {
+            backing.map(&extent)?;
+            // SAFETY: the puddle is mapped, and no heap is there.
+            if !unsafe { is_unused(&extent) } {
+                return Err(error.into());
+            }
+        }
+        if backing.is_writable() {
+            return Self::create(backing, options);
+        }
+        let header = WearHeader::new(options.key, options.wait_ms, *CHUNK_LOG.start());
+        Self::claim(backing, root, &header, options)
+    }
+
+    /// A heap of which no puddle is attached yet; no other has the pool in this process.
+    fn claim(
+        backing: G,
+        root: Extent,
+        header: &WearHeader,
+        options: &WearOptions,
+    ) -> Result<Self, WearError> {
+        let slot = backing.slot(root.addr).ok_or(WearError::NoPuddle)?;
+        slot.compare_exchange(
+            null_mut(),
+            without_provenance_mut(1),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .map_err(|_| WearError::Open)?;
+        Ok(Self {
+            backing: Arc::new(backing),
+            root,
+            key: header.key,
+            wait_ms: header.wait_ms,
+            chunk_log: header.chunk_log,
+            clock: options.clock.clone(),
+            on_damage: options.on_damage.clone(),
+            state: Mutex::new(WearState::default()),
+            scanned: Condvar::new(),
+        })
+    }
+
     /// Adds a puddle; one without room for a chunk stays unused. A new one has no segments.
     pub(crate) fn attach(
         &self,
@@ -136,6 +174,7 @@ impl<G: Backing> WearHeap<G> {
             return Ok(());
         };
         let end = geometry.end();
+        self.backing.note_metadata(extent, u64::from(geometry.first) * WEAR_LINE);
         // SAFETY: the puddle is mapped as long as the heap lives, which alone uses its headers.
         let lines = unsafe { PuddleLines::new(extent.addr, end, extent.index, self.key) };
         let Some(lines) = lines else { return Ok(()) };
@@ -157,28 +196,16 @@ impl<G: Backing> WearHeap<G> {
     fn read_table(&self, puddle: &mut WearPuddle) -> Vec<WearDamage> {
         let (mut damage, backing) = (Vec::new(), &*self.backing);
         let WearGeometry { table, chunks, .. } = puddle.geometry;
-        let begins = |puddle: &WearPuddle, chunk: u32| match puddle.lines.says(table + chunk) {
-            Some(WearRecord::Segment { chunks }) => Some(chunks),
-            _ => None,
-        };
         let mut torn = None;
         while puddle.begun < chunks {
             let begun = puddle.begun;
-            let left = chunks - begun;
-            let next = (begun + 1..chunks).find(|&chunk| begins(puddle, chunk).is_some());
-            let said = begins(puddle, begun).filter(|&count| (1..=left).contains(&count));
-            let is_unused = puddle.lines.read(table + begun) == WearLine::Unused;
-            let count = match said {
-                Some(count) => count,
-                None if is_unused
-                    && next.is_none()
-                    && puddle.lines.is_zero(puddle.chunk_at(begun)) =>
-                {
-                    torn = (!puddle.lines.is_zero(table + begun)).then_some(table + begun);
+            let count = match read_table_line(&puddle.lines, &puddle.geometry, begun) {
+                TableLine::Begins(count) => count,
+                TableLine::End(is_torn) => {
+                    torn = is_torn.then_some(table + begun);
                     break;
                 }
-                None => {
-                    let count = next.map_or(left, |next| next - begun);
+                TableLine::Damaged(count) => {
                     if backing.is_writable() {
                         let record = WearRecord::Segment { chunks: count };
                         puddle.lines.store_mended(table + begun, &record, backing);
@@ -263,6 +290,19 @@ unsafe fn has_segment(root: &Extent) -> bool {
         // SAFETY: a word behind the roots, where the root puddle has a line at least (`root_of`);
         // it is accessed by atomics alone.
         unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Acquire) != 0
+    })
+}
+
+/// Whether there are zeros in a puddle, but perhaps in its header and in that of a heap.
+///
+/// # Safety
+/// The puddle is mapped.
+unsafe fn is_unused(extent: &Extent) -> bool {
+    let header = if extent.index == 0 { PAGE_SIZE } else { 0 };
+    (start_of(extent) + header..extent.addr + extent.size).step_by(8).all(|at| {
+        let from = with_exposed_provenance_mut::<u64>(at as usize);
+        // SAFETY: a word of the puddle (caller), which is accessed by atomics alone.
+        unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Acquire) == 0
     })
 }
 

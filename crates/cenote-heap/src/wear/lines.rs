@@ -2,6 +2,7 @@
 //! but for those that make the heap and set roots, are here.
 
 use crate::backing::Backing;
+use crate::copied;
 use cenote_layout::wear::{COMMIT_BITS, LineWords, WEAR_LINE, WearLine, WearRecord, place_of};
 use cenote_medium::planted::{Bug, Step, WearBug, planted, reach};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
@@ -9,6 +10,37 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a line.
 const WORDS: usize = (WEAR_LINE / 8) as usize;
+
+/// Where lines are read that no program changes meanwhile.
+pub(crate) trait LineSource {
+    /// The key of the heap, and the number of the puddle.
+    fn key(&self) -> (u64, u32);
+
+    /// The words of a line; `None`: they cannot be read.
+    fn words(&self, line: u32) -> Option<LineWords>;
+
+    /// What a line is. One that cannot be read is damaged.
+    fn look(&self, line: u32) -> WearLine {
+        let (key, puddle) = self.key();
+        match self.words(line) {
+            Some(words) => WearLine::read(key, place_of(puddle, line), &words),
+            None => WearLine::Damaged { lines: None },
+        }
+    }
+
+    /// What a line says, if it is whole.
+    fn look_for(&self, line: u32) -> Option<WearRecord> {
+        match self.look(line) {
+            WearLine::Says { record, .. } => Some(record),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is in a line.
+    fn is_empty(&self, line: u32) -> bool {
+        self.words(line) == Some([0; WORDS])
+    }
+}
 
 /// The lines of one puddle.
 #[derive(Clone, Copy, Debug)]
@@ -55,16 +87,17 @@ impl PuddleLines {
         WearLine::read(self.key, self.place(line), &self.load(line))
     }
 
+    /// Whether a line can be read: its page may be lost.
+    pub(crate) fn can_be_read(&self, line: u32) -> bool {
+        self.words(line).is_some()
+    }
+
     /// What a line says, if it is whole.
     pub(crate) fn says(&self, line: u32) -> Option<WearRecord> {
         match self.read(line) {
             WearLine::Says { record, .. } => Some(record),
             _ => None,
         }
-    }
-
-    pub(crate) fn is_zero(&self, line: u32) -> bool {
-        self.load(line) == [0; WORDS]
     }
 
     fn store<G: Backing>(&self, line: u32, from: usize, words: &[u64], backing: &G) {
@@ -151,5 +184,17 @@ impl PuddleLines {
             self.store(line, slot * 4, &new, backing);
             backing.fence();
         }
+    }
+}
+
+impl LineSource for PuddleLines {
+    fn key(&self) -> (u64, u32) {
+        (self.key, self.puddle)
+    }
+
+    fn words(&self, line: u32) -> Option<LineWords> {
+        // One page has the whole line.
+        copied::load(self.line(line)?.as_ptr().expose_provenance() as u64)?;
+        Some(self.load(line))
     }
 }

@@ -2,11 +2,18 @@
 //! nothing is changed.
 
 use super::error::WearDamage;
+use super::lines::LineSource;
 use super::puddle::WearPuddle;
 use super::state::{WearHeap, WearState};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
+use crate::error::{FreeError, RecoverError, WrongKind};
+use crate::heap::Trace;
+use crate::reach::{Followed, Holder, check_reached, count_blocks, reach};
+use crate::report::{HeapReport, HeapStats, RecoveryReport};
+use crate::trace::{TraceOptions, Types};
 use cenote_layout::wear::{WEAR_LINE, WearLine, WearRecord};
+use std::collections::BTreeSet;
 
 /// All that a wear heap has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +91,96 @@ impl<G: Backing> WearHeap<G> {
     }
 }
 
+impl<G: Backing> WearHeap<G> {
+    /// [`Trace::check`] with types and further roots: addresses that something outside of the pool
+    /// leads to.
+    ///
+    /// # Errors
+    /// As [`Trace::check`]; [`RecoverError::Cancelled`].
+    pub fn check_from(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        let WearReport { blocks, damage, .. } = self.check();
+        let stats = count_blocks(&*self.backing, &blocks);
+        let report = HeapReport { stats, headers: damage, ..HeapReport::default() };
+        let Some(types) = types else { return Ok(report) };
+        check_reached(self, (&blocks, report), types, roots, options)
+    }
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's
+    /// roots and from `roots`.
+    ///
+    /// # Errors
+    /// A page cannot be had.
+    pub fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        Ok(reach(self, types, roots, TraceOptions::default())?.foreign)
+    }
+}
+
+impl<G: Backing> WearHeap<G> {
+    /// What messages call the pool.
+    pub(crate) fn pool_name(&self) -> String {
+        self.backing.name()
+    }
+}
+
+impl<G: Backing> Followed for WearHeap<G> {
+    type Backing = G;
+
+    fn backing(&self) -> &G {
+        &self.backing
+    }
+
+    fn holder(&self, addr: u64) -> Result<Holder, FreeError> {
+        let (mut state, place) = self.scanned_at(addr);
+        let holder = place.map(|(puddle, line)| {
+            let Some(at) = state.puddles.get(puddle) else { return Holder::Nothing };
+            let Some(block) = at.start_of(line) else { return Holder::Nothing };
+            if at.damaged.contains_key(&block) {
+                return Holder::Lost;
+            }
+            if !at.live.get(block) || block == line {
+                return Holder::Nothing;
+            }
+            self.info(&mut state, puddle, block).map_or(Holder::Lost, Holder::Block)
+        });
+        self.end(state);
+        holder
+    }
+}
+
+impl<G: Backing> Trace for WearHeap<G> {
+    fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
+        self.check().blocks.into_iter().for_each(visit);
+        Ok(())
+    }
+
+    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
+        self.check_from(types, &[], TraceOptions::default())
+    }
+
+    fn stats(&self) -> Result<HeapStats, RecoverError> {
+        Ok(count_blocks(&*self.backing, &self.check().blocks))
+    }
+
+    fn recover(&self, _: &dyn Types, _: &[u64]) -> Result<RecoveryReport, RecoverError> {
+        Err(WrongKind {
+            pool: self.backing.name(),
+            heap: "wear",
+            what: "be recovered by tracing",
+            instead: "its headers say what is allocated, and opening it has read them",
+        }
+        .into())
+    }
+}
+
 /// All blocks of a puddle, in order.
 fn for_each_block(at: &WearPuddle, visit: &mut dyn FnMut(u32, u32)) {
     for segment in &at.segments {
@@ -106,7 +203,7 @@ fn look_at(at: &WearPuddle, report: &mut WearReport) {
         let bytes = u64::from(lines) * WEAR_LINE;
         let (puddle, addr) = (at.index, at.addr_of(line));
         let damage = |what| WearDamage { puddle, addr, bytes, what };
-        match at.lines.read(line) {
+        match at.lines.look(line) {
             WearLine::Says { record, .. } if record.size() != lines => {
                 report.damage.push(damage("the header of a block has another size"));
             }

@@ -10,18 +10,22 @@
 //! * Each change of a header is one line that counts when all of it is there.
 //!
 //! Modules, each of which imports earlier ones only: `error`; `clock`; `bits`, `lists` (memory of
-//! the process); `lines` (reads and writes headers); `puddle`, `state` (what is known); `damage`;
-//! `scan`; `heap` (make, open); `alloc`; `free`; `blocks` (offers it
-//! as a [`crate::Heap`]); `look` (check, counts).
+//! the process); `lines` (reads and writes headers); `headers` (what tables and headers say);
+//! `puddle`, `state` (what is known); `damage`; `scan`; `heap` (make, open); `alloc`; `free`;
+//! `blocks` (offers it as a [`crate::Heap`]); `look` (check, counts); `beside` (threads that scan
+//! the heap of a pool); `image` (which blocks are allocated, of puddles that no heap uses).
 
 mod alloc;
+mod beside;
 mod bits;
 mod blocks;
 mod clock;
 mod damage;
 mod error;
 mod free;
+mod headers;
 mod heap;
+mod image;
 mod lines;
 mod lists;
 mod look;
@@ -30,8 +34,10 @@ mod scan;
 mod state;
 
 pub use alloc::{WEAR_BLOCK_MAX, block_size};
+pub use beside::ScannedHeap;
 pub use clock::WearClock;
 pub use error::{WearDamage, WearError};
+pub use image::blocks_in;
 pub use look::{WearReport, WearStats};
 pub use scan::WearProgress;
 pub use state::{DamageCallback, WearHeap, WearOptions};

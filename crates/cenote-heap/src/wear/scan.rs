@@ -3,20 +3,15 @@
 //! Segments are scanned one by one, by any number of threads, without the lock of the heap: a
 //! segment that is not scanned has no block that changes. Allocations do not wait for the scan; an
 //! address in a segment that is not scanned lets its segment be scanned first.
-//!
-//! **Damage.** Where a block should begin and no whole header stands, the scan looks at each line
-//! behind, for the next header of an *allocated* block: one that says so is always right, because a
-//! free overwrites it. A free header may be one of an earlier time, inside the block whose header
-//! is damaged, and is not believed. If the size of the block is left in its header, its end is
-//! known.
+//! How headers are read, damaged ones too, is in [`super::headers`].
 
 use super::clock::{has_waited, is_to_come};
-use super::lines::PuddleLines;
+use super::headers::{SegmentFound, read_segment};
 use super::lists::FreeRange;
 use super::puddle::{OpenEnd, SegmentScan, WearPuddle, WearSegment};
 use super::state::{WaitingBlock, WearGuard, WearHeap, WearState};
 use crate::backing::Backing;
-use cenote_layout::wear::{WearLine, WearRecord};
+use cenote_layout::wear::{WEAR_LINE, WearRecord};
 use cenote_medium::planted::{Bug, WearBug, planted};
 use core::ops::ControlFlow;
 
@@ -27,78 +22,6 @@ pub struct WearProgress {
     pub scanned: u64,
     /// Segments that there are.
     pub segments: u64,
-}
-
-/// What a segment has.
-#[derive(Debug, Default)]
-struct SegmentFound {
-    /// First line and record of each block.
-    blocks: Vec<(u32, WearRecord)>,
-    /// First line and lines of what is damaged now, and why.
-    damaged: Vec<(u32, u32, &'static str)>,
-    /// First line of the end that is not used, and whether a part of a header is there.
-    open: Option<(u32, bool)>,
-}
-
-/// Reads a segment; only the last one of a puddle may have an end that is not used.
-fn read_segment(lines: &PuddleLines, first: u32, end: u32, is_last: bool) -> SegmentFound {
-    let (mut found, mut at) = (SegmentFound::default(), first);
-    while at < end {
-        let line = lines.read(at);
-        let what = match line {
-            WearLine::Says { record: WearRecord::Segment { .. }, .. } => {
-                "the header of a block says that it is none"
-            }
-            WearLine::Says { record, .. } if record.size() > 0 && record.size() <= end - at => {
-                let next = at + record.size();
-                let doubtful = record.is_free() && !found.damaged.is_empty();
-                if !doubtful || !(at + 1..next).any(|line| is_sure(lines, line)) {
-                    found.blocks.push((at, record));
-                    at = next;
-                    continue;
-                }
-                "a free header of an earlier time stands where a block was"
-            }
-            WearLine::Says { .. } => "a block reaches beyond its segment",
-            WearLine::Unused if is_last && (at + 1..end).all(|line| lines.is_zero(line)) => {
-                found.open = Some((at, !lines.is_zero(at)));
-                break;
-            }
-            WearLine::Unused => "the header of a block is gone",
-            WearLine::Damaged { .. } => "the header of a block is damaged",
-        };
-        let left = if let WearLine::Damaged { lines } = line { lines } else { None };
-        let known = left.and_then(|size| at.checked_add(size)).filter(|&next| next > at);
-        let next = next_block(lines, at, end, (known, is_last));
-        found.damaged.push((at, next - at, what));
-        at = next;
-    }
-    found
-}
-
-/// Whether a line is the header of a block of which no earlier header can say that.
-fn is_sure(lines: &PuddleLines, line: u32) -> bool {
-    let said = lines.says(line);
-    matches!(said, Some(WearRecord::Allocated { .. } | WearRecord::Damaged { .. }))
-}
-
-/// Where the next block begins behind a damaged header, as far as that is certain: `known` is where
-/// the block of that header ended.
-fn next_block(
-    lines: &PuddleLines,
-    at: u32,
-    end: u32,
-    (known, is_last): (Option<u32>, bool),
-) -> u32 {
-    let begins = |&line: &u32| match lines.read(line) {
-        WearLine::Says { record, .. } if record.is_free() => {
-            Some(line) == known || planted(Bug::Wear(WearBug::FreeHeaderBelieved))
-        }
-        WearLine::Says { .. } => is_sure(lines, line),
-        WearLine::Unused => Some(line) == known && is_last,
-        WearLine::Damaged { .. } => false,
-    };
-    (at + 1..end).find(begins).unwrap_or(end)
 }
 
 impl<G: Backing> WearHeap<G> {
@@ -132,6 +55,14 @@ impl<G: Backing> WearHeap<G> {
         let state = self.lock();
         let segments = state.puddles.iter().map(|puddle| puddle.segments.len() as u64).sum();
         WearProgress { scanned: segments - state.unscanned, segments }
+    }
+
+    /// Bytes of the segments that no thread has begun to scan.
+    pub(crate) fn bytes_to_scan(&self) -> u64 {
+        let state = self.lock();
+        let segments = state.puddles.iter().flat_map(|puddle| &puddle.segments);
+        let pending = segments.filter(|segment| segment.scan == SegmentScan::Pending);
+        pending.map(|segment| u64::from(segment.end - segment.first) * WEAR_LINE).sum()
     }
 
     /// Scans one segment that no thread has begun; `false`: there is none.

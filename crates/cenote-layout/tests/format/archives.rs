@@ -102,8 +102,11 @@ fn entries_of_archives_are_encoded_as_they_are() {
     };
     let torn = postcard::to_allocvec(&ArchiveEntry::TornPool(pool.clone())).unwrap();
     assert_eq!(torn, [4, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
+    let wear = PoolEntry { heap: HeapKind::Wear { wait_ms: 100 }, ..pool.clone() };
     let pool = postcard::to_allocvec(&ArchiveEntry::Pool(pool)).unwrap();
     assert_eq!(pool, [0, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
+    let wear = postcard::to_allocvec(&ArchiveEntry::Pool(wear)).unwrap();
+    assert_eq!(wear, [0, 3, 1, b'p', 1, 2, 100, 0, 4, 5, 6, 7]);
     let puddle = PuddleEntry { uuid: Uuid([9; 16]), pool: PoolId(3), index: 1, addr: 2, size: 4 };
     let encoded = postcard::to_allocvec(&ArchiveEntry::Puddle(puddle)).unwrap();
     assert_eq!(encoded, [&[1][..], &[9; 16], &[3, 1, 2, 4]].concat());

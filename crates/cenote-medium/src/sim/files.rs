@@ -111,6 +111,10 @@ impl Live {
 
 // SAFETY: what is said to be mapped is memory of the simulation, inside windows that it reserved.
 unsafe impl Medium for SimMedium {
+    fn line_writes(&self) -> Option<Vec<(String, u64, u64)>> {
+        self.core.live().lines_written()
+    }
+
     fn describe(&self) -> MediumInfo {
         let durability = self.core.options.durability;
         MediumInfo {

@@ -427,6 +427,28 @@ impl Live {
         }
     }
 
+    /// The name of a file; empty if it has none any more.
+    pub(crate) fn name_of(&self, inode: Inode) -> String {
+        let named = |binding: &Binding| matches!(binding, Binding::File(i) if *i == inode);
+        let found = self.names.iter().find(|(_, binding)| named(binding));
+        found.map_or_else(String::new, |(name, _)| name.to_string())
+    }
+
+    /// The lines that were written back since they are counted, and how often; `None`: they are not
+    /// counted.
+    pub(crate) fn lines_written(&mut self) -> Option<Vec<(String, u64, u64)>> {
+        self.observe();
+        let is_power = self.origin.options.durability == Durability::Power;
+        let writes = self.line_writes.as_mut()?;
+        if !is_power {
+            writes.all_written();
+        }
+        let mut counts: BTreeMap<(Inode, u64), u64> = BTreeMap::new();
+        writes.written.iter().for_each(|line| *counts.entry(*line).or_default() += 1);
+        let named = counts.into_iter().map(|((inode, line), count)| (inode, line, count));
+        Some(named.map(|(inode, line, count)| (self.name_of(inode), line, count)).collect())
+    }
+
     /// The writable mapping of a file.
     pub(crate) fn mapping_of(&self, inode: Inode) -> Option<&Mapping> {
         self.maps.iter().find(|map| map.inode == inode && map.mode.is_shared_writable())

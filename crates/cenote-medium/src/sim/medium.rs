@@ -8,7 +8,7 @@ use super::crash::{CrashKind, CrashState, Image};
 use super::explore::{Explorer, Limits, Visited};
 use super::fault::{Fault, FaultEffect, FaultPoint};
 use super::live::{History, LineWrites, Live};
-use super::model::{Binding, Event, Inode, MediumModel};
+use super::model::{Binding, Event, MediumModel};
 use super::options::{Origin, SimOptions};
 use super::random::{Random, mix};
 use crate::{Durability, SimHook, SimSlot};
@@ -357,12 +357,8 @@ impl SimMedium {
             writes.all_written();
         }
         let written = live.line_writes.as_mut().map(|writes| core::mem::take(&mut writes.written));
-        let name = |inode: Inode| {
-            let named = |binding: &Binding| matches!(binding, Binding::File(i) if *i == inode);
-            let found = live.names.iter().find(|(_, binding)| named(binding));
-            found.map_or_else(String::new, |(name, _)| name.to_string())
-        };
-        written.unwrap_or_default().into_iter().map(|(inode, line)| (name(inode), line)).collect()
+        let written = written.unwrap_or_default().into_iter();
+        written.map(|(inode, line)| (live.name_of(inode), line)).collect()
     }
 
     /// Bytes of a file that have no space; 0 if there is no such file.

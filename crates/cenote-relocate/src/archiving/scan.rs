@@ -2,7 +2,7 @@
 //! which types its blocks have, and which of its pointers lead to other pools.
 //!
 //! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type
-//! lie, marks which of them are allocated (of a logged heap a list of the pool's blocks says both),
+//! lie, marks which of them are allocated (of other heaps a list of the pool's blocks says both),
 //! and the types' pointer maps where the pointers are. Blocks without a type are not looked at:
 //! what is in them may be pointers or not.
 //!
@@ -10,8 +10,8 @@
 //! memory is bounded by that and by the size of one value.
 
 use super::ArchivingError;
-use crate::image::roots_at;
-use cenote_heap::logged::{ReadImage, blocks_in};
+use crate::image::{blocks_apart, roots_at};
+use cenote_heap::logged::ReadImage;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_layout::heap::{
@@ -42,11 +42,8 @@ pub(super) fn described_apart(
     puddles: &[PuddleRecord],
     read: ReadImage<'_, ArchivingError>,
 ) -> Result<Option<PoolBlocks>, ArchivingError> {
-    if heap == HeapKind::Traced {
-        return Ok(None);
-    }
     let damaged = |detail: String| ArchivingError::Damaged { pool: pool.into(), detail };
-    blocks_in(puddles, read)?.map(Some).map_err(|refused| damaged(refused.to_string()))
+    blocks_apart(heap, puddles, read)?.map_err(damaged)
 }
 
 /// What the scan needs to know of a store.
@@ -284,7 +281,7 @@ impl PuddleScan<'_> {
         })
     }
 
-    /// Where the roots of a logged heap lie, by its header.
+    /// Where the roots of a heap that is described apart lie, by its header.
     fn roots_of_logged(&self, size: u64) -> Result<Option<u64>, ArchivingError> {
         let mut header = Vec::new();
         if self.body.puddle.index == 0 {

@@ -1,7 +1,7 @@
 //! What an image holds: where blocks of which type lie in it, and which of them are allocated. Each
 //! kind of heap says that in its own way.
 
-use super::{logged, traced};
+use super::{apart, traced};
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
 use cenote_medium::planted::{Bug, planted};
@@ -42,7 +42,7 @@ impl Contents {
     pub(super) fn of(image: &[u8], job: &RewriteJob) -> Result<Self, String> {
         match &job.blocks {
             None => traced::contents(image, &job.puddle),
-            Some(blocks) => logged::contents(image, &job.puddle, blocks),
+            Some(blocks) => apart::contents(image, &job.puddle, blocks),
         }
     }
 }

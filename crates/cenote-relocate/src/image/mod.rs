@@ -6,13 +6,13 @@
 //! no word is read or written that is not inside a block inside the image.
 //!
 //! Each kind of heap supplies what says where blocks lie (`contents`): of a traced heap the image
-//! itself (`traced`), of a logged heap a list (`logged`).
+//! itself (`traced`), of other heaps a list (`apart`).
 //!
 //! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value
 //! are found before the first of them is changed.
 
+mod apart;
 mod contents;
-mod logged;
 mod traced;
 
 use cenote_layout::catalog::PuddleRecord;
@@ -26,8 +26,8 @@ use cenote_store::relocate::{RewriteJob, Rewritten, TypeTable};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub(crate) use apart::{blocks_apart, roots_at};
 use contents::{Contents, Extent};
-pub(crate) use logged::roots_at;
 
 /// Most pointers of a value that are written out one by one; a type with more is gone through by
 /// its map.

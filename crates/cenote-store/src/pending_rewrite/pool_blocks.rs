@@ -1,5 +1,6 @@
 //! Which blocks lie in puddles that are pending, of a pool whose heap describes them elsewhere
-//! (the logged heap): metadata in some of its puddles say what lies in the others.
+//! or needs others for it: of a logged heap, metadata in some puddles say what lies in the others;
+//! of a wear heap, headers beside the blocks are under checks whose key is in the root puddle.
 //!
 //! *When it is asked:* when a pool is looked at, before its heap is opened, by the thread that
 //! does so; a fault reads no other puddle. The answer is kept with what is to be done to each
@@ -21,8 +22,10 @@
 //! transactions, stay as they are in the puddles, wherever these go: the answer is what the next
 //! opener of the heap makes of them.
 //!
-//! *Damage.* If one cell is damaged the answer is that, with the place of the cell. Nothing is
-//! copied or moved then, and a pool that has moved is refused as one with damaged puddles is.
+//! *Damage.* If one cell of a logged heap is damaged, or the header of a wear heap, the answer is
+//! that, with the place of the cell. Nothing is copied or moved then, and a pool that has moved is
+//! refused as one with damaged puddles is. A damaged header of one block in a wear heap costs that
+//! block, as everywhere: what is in it is copied as it is, and nothing in it is rewritten.
 
 use super::Needs;
 use crate::kernel::interface::error::StoreError;
@@ -69,9 +72,11 @@ impl Inner {
         let Some(rewriter) = &self.frontier().options.rewriter else {
             return Ok(Err("this program cannot rewrite pointers".into()));
         };
-        let puddles = control.catalog.state.puddles_of(pool);
+        let state = &control.catalog.state;
+        let heap = state.pools.get(&pool).map_or(HeapKind::Traced, |pool| pool.heap);
+        let puddles = state.puddles_of(pool);
         // Only private memory was changed.
-        catch_unwind(AssertUnwindSafe(|| rewriter.blocks(&puddles, read)))
+        catch_unwind(AssertUnwindSafe(|| rewriter.blocks(heap, &puddles, read)))
             .unwrap_or_else(|_| Ok(Err("looking at the metadata of its heap panicked".into())))
     }
 

@@ -29,7 +29,7 @@ pub(crate) const NODES: u64 = 1500;
 pub(crate) const PLAIN: u64 = 40_000;
 
 /// All kinds.
-pub(crate) const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+pub(crate) const HEAPS: [HeapKind; 3] = [HeapKind::Traced, HeapKind::Logged, HeapKind::WEAR];
 
 pub(crate) fn options(mode: PoolMode) -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, mode, ..PoolOptions::default() }

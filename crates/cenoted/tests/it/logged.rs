@@ -1,12 +1,14 @@
-//! Pools with the logged heap through a daemon: one process writes such a pool, and the next one
-//! finds what it acknowledged.
+//! Pools with the logged heap, or the wear heap, through a daemon: one process writes such a pool,
+//! and the next one finds what it acknowledged.
 
 use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
 use cenote::{Access, HeapKind, PoolOptions, Store};
 use std::path::Path;
 
-fn options() -> PoolOptions {
-    PoolOptions { heap: HeapKind::Logged, ..PoolOptions::default() }
+const HEAPS: [HeapKind; 2] = [HeapKind::Logged, HeapKind::Wear { wait_ms: 20 }];
+
+fn options(heap: HeapKind) -> PoolOptions {
+    PoolOptions { heap, ..PoolOptions::default() }
 }
 
 /// The actor `logged`: adds to the pool until it is killed.
@@ -21,9 +23,13 @@ pub(crate) fn count_on(socket: &Path) {
 
 #[test]
 fn a_client_that_is_killed_leaves_what_it_acknowledged() {
+    HEAPS.into_iter().for_each(a_client_is_killed);
+}
+
+fn a_client_is_killed(heap: HeapKind) {
     let daemon = Daemon::start(&[]);
     let store = daemon.connect();
-    let pool = store.create_pool("numbers", &options()).expect("created");
+    let pool = store.create_pool("numbers", &options(heap)).expect("created");
     make_counter(&pool);
     add(&pool);
     drop(pool);
@@ -44,11 +50,15 @@ fn a_client_that_is_killed_leaves_what_it_acknowledged() {
 }
 
 #[test]
-fn several_processes_do_not_write_one_logged_heap() {
+fn several_processes_do_not_write_one_logged_or_wear_heap() {
+    HEAPS.into_iter().for_each(several_do_not_write);
+}
+
+fn several_do_not_write(heap: HeapKind) {
     let daemon = Daemon::start(&[]);
     let store = daemon.connect();
-    drop(store.create_pool("numbers", &options()).expect("created"));
+    drop(store.create_pool("numbers", &options(heap)).expect("created"));
     let refused = store.pool_with("numbers", Access::Shared).expect_err("refused");
     assert!(refused.to_string().contains("does not allow"), "{refused}");
-    assert_eq!(store.pools()[0].record.heap, HeapKind::Logged);
+    assert_eq!(store.pools()[0].record.heap, heap);
 }

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 /// All kinds of heaps.
-const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+const HEAPS: [HeapKind; 3] = [HeapKind::Traced, HeapKind::Logged, HeapKind::WEAR];
 
 fn readable() -> PoolOptions {
     PoolOptions { permissions: 0o644, ..PoolOptions::default() }

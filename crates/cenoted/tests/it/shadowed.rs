@@ -27,7 +27,7 @@ fn create_as(daemon: &Daemon, name: &str, heap: HeapKind) {
     pool.psync().expect("psync");
 }
 
-const HEAPS: [HeapKind; 2] = [HeapKind::Traced, HeapKind::Logged];
+const HEAPS: [HeapKind; 3] = [HeapKind::Traced, HeapKind::Logged, HeapKind::WEAR];
 
 /// A child: counts and psyncs as it is told.
 pub(crate) fn obey(socket: &Path) {

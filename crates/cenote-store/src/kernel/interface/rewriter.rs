@@ -3,7 +3,7 @@
 
 use super::error::StoreError;
 use super::pool_blocks::{PoolBlocks, ReadPuddle};
-use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_layout::id::TypeId;
 use cenote_layout::moves::Moves;
 use cenote_layout::types::TypeRecord;
@@ -37,17 +37,18 @@ pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
     }
 
     /// The blocks of a pool whose puddles do not describe their own, as the next opener of its heap
-    /// finds them. `puddles` are all of the pool, by number; `read` reads what they hold. As pure
-    /// as [`Rewriter::rewrite`] besides.
+    /// finds them. `heap` is its kind, `puddles` are all of the pool, by number; `read` reads what
+    /// they hold. As pure as [`Rewriter::rewrite`] besides.
     ///
     /// # Errors
     /// What `read` says. In the answer: why there can be no opener.
     fn blocks(
         &self,
+        heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Result<PoolBlocks, String>, StoreError> {
-        let _ = (puddles, read);
+        let _ = (heap, puddles, read);
         Ok(Err("this program knows no heap of that kind".into()))
     }
 
@@ -59,10 +60,11 @@ pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
     /// What `read` says.
     fn metadata_puddles(
         &self,
+        heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Vec<u32>, StoreError> {
-        let _ = (puddles, read);
+        let _ = (heap, puddles, read);
         Ok(Vec::new())
     }
 }

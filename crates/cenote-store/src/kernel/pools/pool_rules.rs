@@ -4,7 +4,7 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, PoolStart};
 use crate::kernel::store::Control;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::POOL_NAME_LEN_MAX;
+use cenote_layout::catalog::{HeapKind, POOL_NAME_LEN_MAX};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::PoolId;
 
@@ -21,6 +21,16 @@ pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
         return bad("there is no room for a heap: take at least 128 KiB, for large puddles more");
     }
     Ok(())
+}
+
+/// Refuses a heap that cannot be made.
+pub(crate) fn check_heap(name: &str, heap: HeapKind) -> Result<(), StoreError> {
+    match heap {
+        HeapKind::Wear { wait_ms } if !heap.is_valid() => {
+            Err(StoreError::WearWait { name: name.into(), wait_ms })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What keeps a text from being the name of a pool or an object.

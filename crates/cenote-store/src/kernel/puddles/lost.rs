@@ -3,9 +3,9 @@
 //!
 //! Only the library reads the pages before the first superblock of a heap puddle: descriptors,
 //! marks, roots, heads of lists; and all of the root puddle, and of puddles of metadata, of a
-//! logged heap. An access to a lost one is a bus error, and the instruction has no
-//! way to fail. So the fault handler puts memory in the place of the page, whose contents no check
-//! believes, and the store is poisoned.
+//! logged heap; and header, roots and segment tables of a wear heap. An access to a lost one is a
+//! bus error, and the instruction has no way to fail. So the fault handler puts memory in the place
+//! of the page, whose contents no check believes, and the store is poisoned.
 //!
 //! A page of a protected pool that fails its check counts as lost, from the first access on.
 //!
@@ -45,6 +45,7 @@
 //! | state of the sweep | the same | unknown: nothing is condemned |
 //! | members, and locks between them | the same | living ones, which have each lock |
 //! | cells, words and tickets of a logged heap | the same | damaged: none fits its check |
+//! | lines of a wear heap's segment table | the same | damaged: made anew |
 //!
 //! A superblock that a thread holds stays with it: it is set up, or given back, as if its
 //! descriptor had been whole; the store is poisoned.
@@ -73,6 +74,35 @@ use cenote_sys::{bytes, memory};
 use core::ops::Range;
 use zerocopy::IntoBytes;
 
+/// Which pages of a puddle are metadata: only the library reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataPages {
+    /// Those of a traced heap, by its geometry.
+    Traced,
+    /// Those of a logged heap: all of the root puddle and of puddles of metadata, none of others.
+    Logged,
+    /// The first so many bytes, as a wear heap has them. Its headers lie among blocks.
+    Until(u64),
+}
+
+impl MetadataPages {
+    pub(crate) const fn encode(self) -> u64 {
+        match self {
+            Self::Traced => u64::MAX,
+            Self::Logged => u64::MAX - 1,
+            Self::Until(bytes) => bytes,
+        }
+    }
+
+    pub(crate) const fn decode(number: u64) -> Self {
+        match number {
+            u64::MAX => Self::Traced,
+            n if n == u64::MAX - 1 => Self::Logged,
+            bytes => Self::Until(bytes),
+        }
+    }
+}
+
 /// A page of metadata that may be replaced.
 pub(crate) struct Replaceable {
     page: usize,
@@ -84,16 +114,17 @@ pub(crate) struct Replaceable {
 }
 
 impl Replaceable {
-    /// The page of an address in a puddle of a pool with that kind of heap, if it is one.
-    pub(crate) fn of(record: &PuddleRecord, is_logged: bool, address: usize) -> Option<Self> {
+    /// The page of an address in a puddle with those pages of metadata, if it is one.
+    pub(crate) fn of(record: &PuddleRecord, pages: MetadataPages, address: usize) -> Option<Self> {
         let (len, root) = (memory::page_bytes(), record.index == 0);
         let page = address & !(len - 1);
         let at = page as u64 - record.addr;
-        let (metadata, descriptors) = match (is_logged, record.role) {
+        let (metadata, descriptors) = match (pages, record.role) {
             // Blocks lie in puddles of role heap, but not in the root puddle.
-            (true, Role::Heap) if !root => return None,
-            (true, Role::Heap | Role::Metadata) => (record.size, 0..0),
-            (false, Role::Heap) => {
+            (MetadataPages::Logged, Role::Heap) if !root => return None,
+            (MetadataPages::Logged, Role::Heap | Role::Metadata) => (record.size, 0..0),
+            (MetadataPages::Until(bytes), Role::Heap) => (bytes.min(record.size), 0..0),
+            (MetadataPages::Traced, Role::Heap) => {
                 let geometry = HeapGeometry::new(record.size, root)?;
                 let descriptors = geometry.descriptors..geometry.tiny;
                 (geometry.first_usable * SUPERBLOCK_SIZE, descriptors)

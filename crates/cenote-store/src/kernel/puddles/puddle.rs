@@ -18,6 +18,7 @@ mod turn;
 
 pub(crate) use rights::pool_named;
 
+use crate::kernel::puddles::lost::MetadataPages;
 use crate::kernel::puddles::notice::Notice;
 use crate::kernel::puddles::pending_job::Job;
 use cenote_layout::PAGE_SIZE;
@@ -60,8 +61,8 @@ pub struct Puddle {
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
-    /// It has no metadata of a traced heap.
-    untraced: AtomicBool,
+    /// Which of its pages are metadata: [`MetadataPages::encode`].
+    metadata: AtomicU64,
     /// The stamp that its file gets when it is mapped for writing
     /// ([`crate::kernel::puddles::stamps`]); 0: none; with [`MARKED`]: it may have it.
     mark: AtomicU64,
@@ -102,7 +103,7 @@ impl Puddle {
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
-            untraced: AtomicBool::new(false),
+            metadata: AtomicU64::new(MetadataPages::Traced.encode()),
             mark: AtomicU64::new(0),
             is_stamped: AtomicBool::new(false),
             pending: AtomicBool::new(false),
@@ -244,15 +245,15 @@ impl Puddle {
         &self.heap_slot
     }
 
-    /// Notes that the puddle is of a pool with a logged heap: of such a pool other pages are
-    /// metadata, which are replaced by memory if they are lost.
-    pub fn note_untraced(&self) {
-        self.untraced.store(true, Ordering::Release);
+    /// Notes which pages of the puddle are metadata, which are replaced by memory if they are lost.
+    /// Those of a traced heap, if nothing is noted.
+    pub fn note_metadata(&self, pages: MetadataPages) {
+        self.metadata.store(pages.encode(), Ordering::Release);
     }
 
-    /// See [`Puddle::note_untraced`].
-    pub(crate) fn is_untraced(&self) -> bool {
-        self.untraced.load(Ordering::Acquire)
+    /// See [`Puddle::note_metadata`].
+    pub(crate) fn metadata_pages(&self) -> MetadataPages {
+        MetadataPages::decode(self.metadata.load(Ordering::Acquire))
     }
 
     /// Address of the body: what follows the header space.

@@ -2,7 +2,7 @@
 
 use super::refused;
 use crate::kernel::interface::error::StoreError;
-use crate::kernel::pools::pool_rules::{check_size, why_no_name};
+use crate::kernel::pools::pool_rules::{check_heap, check_size, why_no_name};
 use crate::manifest::ImportManifest;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{AtRest, PoolMode, RELOCATION_MOVES_MAX};
@@ -65,6 +65,7 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
             }
         }
         check_size(pool.puddle_size, true)?;
+        check_heap(&pool.name, pool.heap)?;
         if sum > pool.size_max {
             return Err(StoreError::PoolFull {
                 name: name(),

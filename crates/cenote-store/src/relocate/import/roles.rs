@@ -29,7 +29,7 @@ impl Import {
         }
         let mut first = 0;
         for (number, pool) in self.manifest.pools.iter().enumerate() {
-            if pool.heap != HeapKind::Traced && pool.at_rest == AtRest::None {
+            if pool.heap == HeapKind::Logged && pool.at_rest == AtRest::None {
                 for index in self.metadata_puddles(number, first)? {
                     if let Some(role) = roles.get_mut(first + index as usize) {
                         *role = Role::Metadata;
@@ -60,7 +60,7 @@ impl Import {
             Ok(FileHandle::open(&inner.medium, &slot.file)?.read_exact_at(offset, bytes)?)
         };
         // Only private memory was changed.
-        catch_unwind(AssertUnwindSafe(|| rewriter.metadata_puddles(&puddles, read)))
+        catch_unwind(AssertUnwindSafe(|| rewriter.metadata_puddles(pool.heap, &puddles, read)))
             .unwrap_or_else(|_| Ok(Vec::new()))
     }
 }

@@ -18,9 +18,7 @@ use cenote_layout::header::{read, seal};
 use cenote_layout::heap::{HeapGeometry, MEMBERS_SIZE};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::COMPAT_SHARES_BLOCKS;
-use cenote_layout::superblock::{
-    INCOMPAT_LOGGED_HEAPS, INCOMPAT_POOLS_AT_REST, INCOMPAT_SEALED_AS,
-};
+use cenote_layout::superblock::{INCOMPAT_POOLS_AT_REST, INCOMPAT_SEALED_AS, heap_feature};
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, LoggedBug, planted};
 
@@ -103,8 +101,9 @@ impl Import {
         let mut imported = Imported::default();
         for (pool, id) in self.manifest.pools.iter().zip(&plan.pools) {
             let unsaid = planted(Bug::Logged(LoggedBug::ImportUnsaid));
-            if pool.heap != HeapKind::Traced && !unsaid {
-                inner.announce(&mut control, INCOMPAT_LOGGED_HEAPS)?;
+            let feature = heap_feature(pool.heap);
+            if feature != 0 && !unsaid {
+                inner.announce(&mut control, feature)?;
             }
             if pool.at_rest != AtRest::None {
                 inner.announce(&mut control, INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS)?;

@@ -475,6 +475,17 @@ pub enum StoreError {
         /// Why not.
         reason: &'static str,
     },
+    /// Freed blocks of a wear heap cannot wait for so long.
+    #[error(
+        "pool \"{name}\" cannot have a wear heap whose freed blocks wait for {wait_ms} ms: choose \
+         up to 2^30 ms (12 days)"
+    )]
+    WearWait {
+        /// Its name.
+        name: String,
+        /// What was asked for.
+        wait_ms: u32,
+    },
     /// A puddle that is damaged cannot be mapped.
     #[error("{0}")]
     PuddleDamaged(Damage),

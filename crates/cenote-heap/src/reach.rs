@@ -1,14 +1,15 @@
-//! Follows the pointers of a logged heap from its roots: for checks, and for what leads into other
-//! pools. Recovery never does.
+//! Follows the pointers of a logged heap, or of a wear heap, from its roots: for checks, and for
+//! what leads into other pools. Their recovery never does. (A traced heap has its own tracer.)
 //!
 //! Invariant: each block is looked at once, by its type's record or filter; one of no known type
 //! word by word. Bytes are copied before they are judged: no padding is read in place.
 
-use super::members::LoggedHeap;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::copied::copy_into;
 use crate::error::{FreeError, RecoverError};
+use crate::heap::Heap;
+use crate::report::{BinStats, HeapReport, HeapStats};
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::roots;
 use crate::trace::{Scanned, TraceOptions, TraceProgress, Types, Visitor};
@@ -17,7 +18,7 @@ use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::{PointerField, TypeRecord};
 use core::ops::ControlFlow;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +26,32 @@ use std::time::Instant;
 const STEP: u64 = 64 << 10;
 /// Blocks between two looks at the clock.
 const BLOCKS: u64 = 1024;
+
+/// A heap whose pointers are followed here.
+pub(crate) trait Followed: Heap {
+    /// What the heap is on.
+    type Backing: Backing;
+
+    /// The same.
+    fn backing(&self) -> &Self::Backing;
+
+    /// What is at an address.
+    ///
+    /// # Errors
+    /// It is in no puddle of this heap, or where no block can be.
+    fn holder(&self, addr: u64) -> Result<Holder, FreeError>;
+}
+
+/// What is at an address of a heap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Holder {
+    /// An allocated block, at its start or inside.
+    Block(BlockInfo),
+    /// No allocated block.
+    Nothing,
+    /// That is not known: metadata are damaged.
+    Lost,
+}
 
 /// What a traversal found.
 #[derive(Debug, Default)]
@@ -51,62 +78,120 @@ struct Pointer {
 }
 
 /// A traversal.
-struct Walk<'a, G: Backing> {
-    heap: &'a LoggedHeap<G>,
+struct Walk<'a, H: Followed> {
+    heap: &'a H,
     types: &'a dyn Types,
     records: HashMap<TypeId, Option<Arc<TypeRecord>>>,
     queue: Vec<BlockInfo>,
     found: Reached,
 }
 
-impl<G: Backing> LoggedHeap<G> {
-    /// Everything that the numbered roots and the addresses `more` lead to. No thread changes data
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// A page cannot be had; the caller broke off.
-    pub(crate) fn reach(
-        &self,
-        types: &dyn Types,
-        more: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<Reached, RecoverError> {
-        let mut walk = Walk::new(self, types);
-        walk.begin();
-        walk.begin_at(more);
-        self.walk_all(walk, options)
+/// Everything that the numbered roots and the addresses `more` lead to. No thread changes data
+/// meanwhile.
+///
+/// # Errors
+/// A page cannot be had; the caller broke off.
+pub(crate) fn reach<H: Followed>(
+    heap: &H,
+    types: &dyn Types,
+    more: &[u64],
+    options: TraceOptions<'_>,
+) -> Result<Reached, RecoverError> {
+    let mut walk = Walk::new(heap, types);
+    walk.begin();
+    walk.begin_at(more);
+    walk.all(options)
+}
+
+/// What `more` lead to that was not reached before.
+///
+/// # Errors
+/// As [`reach`].
+fn reach_further<H: Followed>(
+    heap: &H,
+    (types, before): (&dyn Types, &Reached),
+    more: &[u64],
+    options: TraceOptions<'_>,
+) -> Result<Reached, RecoverError> {
+    let mut walk = Walk::new(heap, types);
+    walk.found.blocks.clone_from(&before.blocks);
+    walk.begin_at(more);
+    walk.all(options)
+}
+
+/// Adds to a report of a heap that has these blocks what following its pointers says.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) fn check_reached<H: Followed>(
+    heap: &H,
+    (blocks, report): (&[BlockInfo], HeapReport),
+    types: &dyn Types,
+    roots: &[u64],
+    options: TraceOptions<'_>,
+) -> Result<HeapReport, RecoverError> {
+    let (mut report, mut options) = (report, options);
+    let reached = reach(heap, types, roots, options.again())?;
+    report.damaged_roots.clone_from(&reached.damaged_roots);
+    let mut leaks = Vec::new();
+    for block in blocks.iter().filter(|block| !reached.blocks.contains(&block.addr)) {
+        report.leaked_blocks += 1;
+        report.leaked_bytes += block.size;
+        leaks.push(block.addr);
+        if report.leaks.len() < LISTED_MAX {
+            report.leaks.push(*block);
+        }
+    }
+    if !leaks.is_empty() {
+        let further = reach_further(heap, (types, &reached), &leaks, options)?;
+        report.leak_trace = Some(further.counts);
+    }
+    report.trace = Some(reached.counts);
+    Ok(report)
+}
+
+/// Counts of `blocks`, which are all that a heap without superblocks has.
+pub(crate) fn count_blocks<G: Backing>(backing: &G, blocks: &[BlockInfo]) -> HeapStats {
+    let extents = backing.extents();
+    let mut stats = HeapStats {
+        puddles: extents.len() as u64,
+        bytes: extents.iter().map(|extent| extent.size).sum(),
+        ..HeapStats::default()
+    };
+    let mut bins: BTreeMap<(TypeId, u64), u64> = BTreeMap::new();
+    for block in blocks {
+        stats.blocks += 1;
+        stats.block_bytes += block.size;
+        *bins.entry((block.type_id, block.size)).or_default() += 1;
+    }
+    let bin = |((type_id, block_size), blocks): ((TypeId, u64), u64)| BinStats {
+        type_id,
+        // The power of two that a block's size is, or is below.
+        class: block_size.next_power_of_two().trailing_zeros(),
+        block_size,
+        superblocks: 0,
+        blocks,
+        capacity: blocks,
+    };
+    stats.bins = bins.into_iter().map(bin).collect();
+    stats
+}
+
+impl<'a, H: Followed> Walk<'a, H> {
+    fn new(heap: &'a H, types: &'a dyn Types) -> Self {
+        let (records, queue, found) = (HashMap::new(), Vec::new(), Reached::default());
+        Self { heap, types, records, queue, found }
     }
 
-    /// What `more` lead to that was not reached before.
-    ///
-    /// # Errors
-    /// As [`LoggedHeap::reach`].
-    pub(crate) fn reach_further(
-        &self,
-        types: &dyn Types,
-        before: &Reached,
-        more: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<Reached, RecoverError> {
-        let mut walk = Walk::new(self, types);
-        walk.found.blocks.clone_from(&before.blocks);
-        walk.begin_at(more);
-        self.walk_all(walk, options)
-    }
-
-    fn walk_all(
-        &self,
-        mut walk: Walk<'_, G>,
-        options: TraceOptions<'_>,
-    ) -> Result<Reached, RecoverError> {
+    fn all(mut self, options: TraceOptions<'_>) -> Result<Reached, RecoverError> {
         let TraceOptions { mut progress, interval, .. } = options;
         let mut told = Instant::now();
-        while let Some(block) = walk.queue.pop() {
-            walk.scan(&block);
-            if let Some(addr) = walk.found.lost {
-                return Err(RecoverError::Unreadable(self.backing.unreadable(addr)));
+        while let Some(block) = self.queue.pop() {
+            self.scan(&block);
+            if let Some(addr) = self.found.lost {
+                return Err(RecoverError::Unreadable(self.heap.backing().unreadable(addr)));
             }
-            let blocks = walk.found.counts.blocks;
+            let blocks = self.found.counts.blocks;
             if blocks.is_multiple_of(BLOCKS)
                 && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
             {
@@ -117,32 +202,12 @@ impl<G: Backing> LoggedHeap<G> {
                 told = Instant::now();
             }
         }
-        Ok(walk.found)
-    }
-
-    /// The addresses in other pools that something leads to which can be reached from this pool's
-    /// roots and from `roots`.
-    ///
-    /// # Errors
-    /// A page cannot be had.
-    pub fn foreign_pointers(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-    ) -> Result<BTreeSet<u64>, RecoverError> {
-        Ok(self.reach(types, roots, TraceOptions::default())?.foreign)
-    }
-}
-
-impl<'a, G: Backing> Walk<'a, G> {
-    fn new(heap: &'a LoggedHeap<G>, types: &'a dyn Types) -> Self {
-        let (records, queue, found) = (HashMap::new(), Vec::new(), Reached::default());
-        Self { heap, types, records, queue, found }
+        Ok(self.found)
     }
 
     fn begin(&mut self) {
         for index in 0..ROOT_COUNT as u16 {
-            let Some(slot) = self.heap.root.slot(index) else { continue };
+            let Ok(slot) = self.heap.root_slot(index) else { continue };
             match roots::load(slot) {
                 Some(RootEntry { addr: 0, .. }) => {}
                 Some(RootEntry { addr, type_id }) => {
@@ -176,21 +241,18 @@ impl<'a, G: Backing> Walk<'a, G> {
 
     fn follow(&mut self, pointer: Pointer) {
         let Pointer { to, target, known, .. } = pointer;
-        let member = match self.heap.owner_of(to) {
-            Ok((_, member)) => member,
-            Err(refused) => {
-                return match FreeError::from(refused) {
-                    FreeError::OtherPool { .. } => {
-                        self.found.counts.foreign_pointers += u64::from(known);
-                        self.found.foreign.insert(to);
-                    }
-                    FreeError::NotInHeap { .. } => self.fault(Fault::Outside, pointer),
-                    _ => self.fault(Fault::Dangling, pointer),
-                };
+        let holder = match self.heap.holder(to) {
+            Ok(holder) => holder,
+            Err(FreeError::OtherPool { .. }) => {
+                self.found.counts.foreign_pointers += u64::from(known);
+                self.found.foreign.insert(to);
+                return;
             }
+            Err(FreeError::NotInHeap { .. }) => return self.fault(Fault::Outside, pointer),
+            Err(_) => return self.fault(Fault::Dangling, pointer),
         };
-        match member.heap.owner(to) {
-            Ok(Some(block)) => {
+        match holder {
+            Holder::Block(block) => {
                 if target != TypeId::UNTYPED && block.addr != to {
                     self.fault(Fault::Inexact, pointer);
                 } else if target != TypeId::UNTYPED && block.type_id != target {
@@ -202,8 +264,8 @@ impl<'a, G: Backing> Walk<'a, G> {
                     self.queue.push(block);
                 }
             }
-            Ok(None) => self.fault(Fault::Dangling, pointer),
-            Err(_) => self.fault(Fault::Lost, pointer),
+            Holder::Nothing => self.fault(Fault::Dangling, pointer),
+            Holder::Lost => self.fault(Fault::Lost, pointer),
         }
     }
 
@@ -292,11 +354,11 @@ impl<'a, G: Backing> Walk<'a, G> {
             PointerKind::NATIVE => (Some(word), Fault::Dangling),
             PointerKind::RELATIVE => (decode_relative(at, word), Fault::Malformed),
             PointerKind::REGION => match RegionAddress::decode(word) {
-                Some(region) => (self.heap.backing.region(&region), Fault::Outside),
+                Some(region) => (self.heap.backing().region(&region), Fault::Outside),
                 None => (None, Fault::Malformed),
             },
             PointerKind::HEAP => match RegionAddress::from_pair(pair) {
-                Some(place) => (self.heap.backing.region(&place), Fault::Outside),
+                Some(place) => (self.heap.backing().region(&place), Fault::Outside),
                 None => (None, Fault::Malformed),
             },
             _ => return self.follow_perhaps(at, pair),
@@ -315,7 +377,7 @@ impl<'a, G: Backing> Walk<'a, G> {
             0 => Some(word),
             _ => decode_relative(at, word).or_else(|| {
                 let region = RegionAddress::decode(word).or(RegionAddress::from_pair(pair));
-                self.heap.backing.region(&region?)
+                self.heap.backing().region(&region?)
             }),
         };
         if let Some(to) = to {
