@@ -9,11 +9,12 @@ use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_protect::{RangeKind, explain};
-use cenote_store::{Access, AtRest, OpenOptions, PoolOptions, Store};
+use cenote_store::{Access, AtRest, FormatOptions, OpenOptions, PoolOptions, Store};
 use cenote_sys::second_mapping::PLACES;
 use cenote_testkit::child::{ended, task, with_task};
 use cenote_testkit::directories::directory;
 use cenote_testkit::lost::everywhere;
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -81,6 +82,37 @@ fn rights(page: usize) -> String {
         range.is_some_and(|(from, to)| (number(from)..number(to)).contains(&page))
     };
     maps.lines().find(holds).and_then(|line| line.split(' ').nth(1)).unwrap_or("none").to_owned()
+}
+
+#[test]
+fn all_pools_of_a_store_are_guarded_however_long_its_window_is() {
+    const POOLS: usize = 5;
+    let dir = directory();
+    let path = dir.path().join("store");
+    // Of so long ones, no three have room where second mappings lie.
+    let format = FormatOptions { window_len: 8 << 40, ..FormatOptions::default() };
+    cenote_store::format(medium(&path), &format).expect("formatted");
+    let store = open(&path, true);
+    let heaps: Vec<TracedHeap> = (0..POOLS)
+        .map(|number| {
+            let options = PoolOptions {
+                puddle_size: 256 << 10,
+                mode: MODES[number % 2],
+                ..PoolOptions::default()
+            };
+            let name = format!("{number}");
+            store.create_pool(&name, &options).expect("a pool");
+            let pool = store.open_pool(&name, Access::ReadWrite).expect("a pool");
+            // SAFETY: a second heap of the pool is refused, and no reference is given out.
+            let heap = TracedHeap::open(unsafe { PoolBacking::of(pool) }).expect("a heap");
+            heap.alloc(64, 16, KIND).expect("room");
+            heap
+        })
+        .collect();
+    assert_eq!(heaps.iter().filter(|heap| heap.is_guarded()).count(), POOLS);
+    let distances = heaps.iter().map(|heap| heap.root_way().distance);
+    assert_eq!(distances.collect::<BTreeSet<_>>().len(), 1, "one reservation");
+    heaps.iter().for_each(|heap| assert_eq!(count(heap), 1));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! and works for every kind of mapping.
 //!
 //! *Invariant*: a writable page is noted, from before it becomes writable until
-//! [`DirtyBitmap::take`], whose caller protects the pages that it took.
+//! [`DirtyBitmap::take`], whose caller protects the pages that it took. A page that a fault handler
+//! is at counts as noted ([`DirtyBitmap::while_opening`]).
 //!
 //! | noted | page | then |
 //! | --- | --- | --- |
@@ -14,14 +15,20 @@
 //!
 //! [`Tracked::allow`] notes a page *before* it makes it writable, and again *after*. The second
 //! note is for a `take` in between, which clears the first one and protects the page: the
-//! permission that comes after it would leave a writable page without a note.
+//! permission that comes after it would leave a writable page without a note. Until the second note
+//! is there, another thread may store into the page without a fault, and call `take`. So each
+//! `take` first notes what handlers are at. One that is at it later than that look opens the page
+//! later, too, and the next `take` finds the handler or its second note.
 //!
 //! [`Tracked::allow`]: crate::Tracked::allow
 
+use crate::opening::OpeningPages;
 use crate::owner::Rights;
 use crate::right::Right;
+use cenote_medium::planted::{Bug, GuardBug, planted};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::io;
 use std::sync::Arc;
 
 /// Bytes of a page.
@@ -43,6 +50,8 @@ pub struct DirtyBitmap {
     chunks: Box<[AtomicU64]>,
     /// Pages that are noted.
     count: AtomicU64,
+    /// What fault handlers are at.
+    opening: OpeningPages,
 }
 
 fn zeroed(words: usize) -> Box<[AtomicU64]> {
@@ -78,13 +87,15 @@ impl DirtyBitmap {
             pages: zeroed(chunks * CHUNK_WORDS),
             chunks: zeroed(chunks.div_ceil(64)),
             count: AtomicU64::new(0),
+            opening: OpeningPages::default(),
         }
     }
 
-    /// Whether no page is noted.
+    /// Whether no page is noted, nor is a fault handler at one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.iter().all(|word| word.load(Ordering::Acquire) == 0)
+        let is_opening = self.opening.now().next().is_some();
+        !is_opening && self.chunks.iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
     /// Pages that are noted; while others note, about.
@@ -98,6 +109,29 @@ impl DirtyBitmap {
         for page in pages.start as usize..(pages.end as usize).min(self.len / PAGE) {
             self.note_one(page as u64);
         }
+    }
+
+    /// Notes pages, makes them writable by `open`, and notes them again if it could. Meanwhile all
+    /// who take notes, or look at them, have these pages. Async-signal-safe, if `open` is.
+    ///
+    /// # Errors
+    /// That of `open`.
+    pub fn while_opening<T>(
+        &self,
+        pages: Range<u64>,
+        open: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let skipped = planted(Bug::Guard(GuardBug::OpeningNotSaid));
+        let _opening = (!skipped).then(|| self.opening.enter(&pages));
+        self.note(pages.clone());
+        let opened = open()?;
+        self.note(pages);
+        Ok(opened)
+    }
+
+    /// Notes what fault handlers are at.
+    fn note_opening(&self) {
+        self.opening.now().for_each(|pages| self.note(pages));
     }
 
     /// Notes a page by number; nothing, behind the end. Async-signal-safe.
@@ -137,6 +171,7 @@ impl DirtyBitmap {
     /// touch each other, and never with what was there. The caller protects them then, before
     /// it looks at what they hold.
     pub fn take(&self, pages: &mut Vec<Range<u64>>) {
+        self.note_opening();
         let (mut taken, before) = (0, pages.len());
         for (at, chunks) in self.chunks.iter().enumerate() {
             let mut chunks = chunks.swap(0, Ordering::SeqCst);
@@ -155,6 +190,7 @@ impl DirtyBitmap {
     /// Adds what is noted to `pages`, as [`DirtyBitmap::take`] does, and leaves it noted: these
     /// pages may be written, and go on being.
     pub fn look(&self, pages: &mut Vec<Range<u64>>) {
+        self.note_opening();
         for (at, word) in self.chunks.iter().enumerate() {
             let mut chunks = word.load(Ordering::Acquire);
             while chunks != 0 {
@@ -214,6 +250,7 @@ unsafe impl Rights for Arc<DirtyBitmap> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_medium::planted::plant;
 
     #[test]
     fn notes_come_back_in_order_and_once() {
@@ -234,6 +271,40 @@ mod tests {
         notes.note(1541..1542);
         notes.take(&mut pages);
         assert_eq!((pages.len(), pages.last()), (5, Some(&(1541..1542))));
+    }
+
+    /// Whether a store is in the notes of the psync that its thread calls, if the fault of another
+    /// thread opened the page, and a psync before had the first note of that.
+    fn has_a_store_beside_a_fault() -> bool {
+        let notes = DirtyBitmap::new(CHUNK);
+        let taken = |notes: &DirtyBitmap| {
+            let mut pages = Vec::new();
+            notes.take(&mut pages);
+            pages.iter().any(|pages| pages.contains(&9))
+        };
+        let beside = || {
+            assert!(taken(&notes), "the first note");
+            // The page is protected, and opened. A thread stores, and takes notes.
+            let mut looked = Vec::new();
+            let is_empty = notes.is_empty();
+            notes.look(&mut looked);
+            let has = taken(&notes);
+            assert_eq!((looked.first() == Some(&(9..10)), !is_empty), (has, has));
+            Ok(has)
+        };
+        let has = notes.while_opening(9..10, beside).expect("opened");
+        assert!(taken(&notes), "the second note");
+        assert!(notes.is_empty() && !taken(&notes));
+        has
+    }
+
+    #[test]
+    fn a_page_that_a_fault_handler_opens_is_in_the_notes_of_all_who_take_them() {
+        assert!(has_a_store_beside_a_fault());
+        plant(Bug::Guard(GuardBug::OpeningNotSaid));
+        let has = has_a_store_beside_a_fault();
+        plant(Bug::None);
+        assert!(!has, "{:?} was not found", GuardBug::OpeningNotSaid);
     }
 
     #[test]

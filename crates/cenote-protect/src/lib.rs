@@ -63,6 +63,7 @@ mod explain;
 mod guards;
 mod hidden;
 mod lock;
+mod opening;
 mod owner;
 mod right;
 mod store_notes;

@@ -109,10 +109,12 @@ impl Tracked {
         };
         for &(from, to) in coarse {
             let pages = (from / PAGE) as u64..(to / PAGE) as u64;
-            self.notes().note(pages.clone());
-            // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
-            if let Ok(all) = unsafe { self.owner.set(pages.clone(), Right::Write) } {
-                self.notes().note(pages);
+            let open = || {
+                // SAFETY: part of the mapping, by the caller's promise; writing is given, not
+                // taken.
+                unsafe { self.owner.set(pages.clone(), Right::Write) }
+            };
+            if let Ok(all) = self.notes().while_opening(pages.clone(), open) {
                 // Not by the right that it has now: a psync may have taken the note meanwhile.
                 return all || !self.owner.is_denied((page / PAGE) as u64);
             }

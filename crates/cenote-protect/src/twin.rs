@@ -11,7 +11,8 @@
 //! writable until the notes are taken. Who takes notes then protects the pages in both mappings
 //! ([`crate::Tracked::protect`]), and looks at what they hold after that. So a store is seen by
 //! that look, or faults, and its note stays for the next one. The fault notes the page before it
-//! opens it and again after: a taking in between clears the first note.
+//! opens it and again after: a taking in between clears the first note. Who takes notes between the
+//! opening and the second note has the page, too ([`DirtyBitmap::while_opening`]).
 //!
 //! The end of the second mapping and protecting it exclude each other ([`TwinPlace`]). Its pages
 //! may be noted as they are then; the first mapping tracks them as before.
@@ -118,11 +119,11 @@ impl TwinFaults {
             return false;
         }
         let page = offset / PAGE * PAGE;
-        let note = |from: usize, to: usize| {
-            self.notes.note((self.page + from / PAGE) as u64..(self.page + to / PAGE) as u64);
+        let pages = |from: usize, to: usize| {
+            (self.page + from / PAGE) as u64..(self.page + to / PAGE) as u64
         };
         if fault::is_bus_error() {
-            note(page, page + PAGE);
+            self.notes.note(pages(page, page + PAGE));
             return false;
         }
         let chunk = offset / CHUNK * CHUNK;
@@ -133,11 +134,12 @@ impl TwinFaults {
             Fineness::Whole => &all[2..],
         };
         for &(from, to) in coarse {
-            note(from, to);
-            // SAFETY: part of the second mapping, which the registration outlives; writing is
-            // given, not taken.
-            if unsafe { memory::protect(place + from, to - from, WRITE) }.is_ok() {
-                note(from, to);
+            let open = || {
+                // SAFETY: part of the second mapping, which the registration outlives; writing is
+                // given, not taken.
+                unsafe { memory::protect(place + from, to - from, WRITE) }
+            };
+            if self.notes.while_opening(pages(from, to), open).is_ok() {
                 return true;
             }
         }

@@ -522,14 +522,10 @@ impl ViewInner {
     /// `cenote_protect::dirty_bitmap`.
     /// Async-signal-safe.
     fn let_write(&self, pages: Pages) -> bool {
-        self.states().written.note(pages.clone());
+        let many = pages.end - pages.start > 1;
         // SAFETY: as in `open`.
-        let Ok(all) = (unsafe { self.owner.set(pages.clone(), Right::Write) }) else {
-            return false;
-        };
+        let open = || unsafe { self.owner.set(pages.clone(), Right::Write) };
         // Where another owner denies one of many, its fault comes again and tells.
-        let given = all || pages.end - pages.start > 1;
-        self.states().written.note(pages);
-        given
+        self.states().written.while_opening(pages.clone(), open).is_ok_and(|all| all || many)
     }
 }

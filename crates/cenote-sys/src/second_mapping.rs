@@ -41,7 +41,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Where second mappings lie.
 pub const PLACES: Range<usize> = 0x5800_0000_0000..0x7000_0000_0000;
@@ -167,7 +167,8 @@ pub(crate) unsafe fn follow(first: usize, addr: usize) -> bool {
 }
 
 /// A reserved range at an address by chance, for second mappings of what lies in one window: all at
-/// one distance from it. Its pages have no access where nothing is mapped. It costs address space.
+/// one distance from it. Its pages have no access where nothing is mapped. It costs address space:
+/// so there is one of each window at a time.
 #[derive(Debug)]
 pub struct SecondWindow {
     first: usize,
@@ -176,8 +177,12 @@ pub struct SecondWindow {
     token: u64,
 }
 
+/// Those of this process, and which process that is: a forked child has none.
+static WINDOWS: ProcessLock<(u64, Vec<Weak<SecondWindow>>)> = ProcessLock::new((0, Vec::new()));
+
 impl SecondWindow {
-    /// For a window, whole pages, in which so many `ranges` are to be mapped twice.
+    /// For a window, whole pages, in which so many more `ranges` are to be mapped twice. While a
+    /// result lives, others for the same window are that one.
     ///
     /// # Errors
     /// What the kernel says; there is no room for so many addresses, or mappings.
@@ -187,9 +192,20 @@ impl SecondWindow {
         }
         mappings::room(MAPPINGS.saturating_mul(ranges.saturating_add(1)))?;
         let (first, len, token) = (window.start, window.len(), fork_guard::token());
+        let mut windows = WINDOWS.lock();
+        if windows.0 != token {
+            *windows = (token, Vec::new());
+        }
+        windows.1.retain(|known| known.strong_count() != 0);
+        let same = |known: &Arc<Self>| (known.first, known.len) == (first, len);
+        if let Some(known) = windows.1.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(known);
+        }
         let place = reserve(first, len)?;
         mappings::made();
-        Ok(Arc::new(Self { first, len, distance: place.wrapping_sub(first), token }))
+        let new = Arc::new(Self { first, len, distance: place.wrapping_sub(first), token });
+        windows.1.push(Arc::downgrade(&new));
+        Ok(new)
     }
 
     /// What is to be added to an address of the window, wrapping around, where it is mapped twice.
@@ -465,6 +481,13 @@ mod tests {
         }
         // SAFETY: refused.
         assert!(unsafe { window.map(first + 7 * 4096, 2 * 4096) }.is_err());
+        let again = || SecondWindow::new(first..first + 8 * 4096, 2).expect("reserved");
+        assert_eq!(again().distance(), window.distance(), "one of each window");
+        let other = SecondWindow::new(first..first + 4 * 4096, 2).expect("reserved");
+        assert_ne!(other.distance(), window.distance());
+        let before = window.distance();
+        drop(window);
+        assert_ne!(again().distance(), before, "a new one by chance");
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub enum GuardBug {
     ShadowedStoreNotNoted,
     /// A psync protects the first mapping of the pages whose notes it took, and not the second.
     TwinNotProtected,
+    /// A fault handler does not say which page it makes writable.
+    OpeningNotSaid,
     /// Logs of a session stay writable at their addresses.
     LogsOpen,
     /// Metadata of a traced heap stay writable at the pool's address.
