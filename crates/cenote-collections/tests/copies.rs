@@ -397,10 +397,10 @@ fn a_full_pool_ends_a_copy_and_more_room_is_another_one() -> Result<()> {
     }
     drop(large);
     let refused = copied(&store, "from", "to", small(2 << 20)).unwrap_err();
-    assert!(matches!(refused, Error::Tx(_)), "{refused}");
+    assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
     assert!(!store.pools().iter().any(|pool| pool.record.name == "to"), "nothing was begun");
     let refused = copied(&store, "from", "to", small(4 << 20)).unwrap_err();
-    assert!(matches!(refused, Error::Tx(_)), "{refused}");
+    assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
     let refused = store.pool_with("to", Access::ReadOnly).unwrap_err();
     assert!(matches!(refused, Error::Copy(CopyRefused::Unfinished { .. })), "{refused}");
     store.remove_pool("to")?;

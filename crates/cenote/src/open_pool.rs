@@ -462,7 +462,14 @@ impl PoolInner {
     #[cold]
     #[inline(never)]
     fn dangling_at(&self, addr: u64, type_name: fn() -> String) -> Error {
-        self.lost_metadata().unwrap_or_else(|| dangling(addr, type_name))
+        self.unknown(addr).unwrap_or_else(|| dangling(addr, type_name))
+    }
+
+    /// Why it is not known what is alive at an address of this pool.
+    #[cold]
+    pub(crate) fn unknown(&self, addr: u64) -> Option<Error> {
+        let unattached = || self.heap.traced()?.unattached(addr).map(Error::HeapOpen);
+        self.lost_metadata().or_else(unattached)
     }
 
     /// A page of the heap's metadata is lost: what was live need not be any more.

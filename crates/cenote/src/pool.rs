@@ -26,7 +26,7 @@ use cenote_heap::{
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::PoolId;
-use cenote_store::{Access, Anchor, AtRest, PoolStart, StoreError, VerifiedPuddle};
+use cenote_store::{Access, Anchor, AtRest, PoolInfo, PoolStart, StoreError, VerifiedPuddle};
 use core::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -272,17 +272,15 @@ impl Pool {
         self.inner.refuse_forked()?;
         let store = &self.inner.store;
         let pools = store.store.pools();
-        let pools: Vec<Arc<PoolInner>> = pools
-            .iter()
-            .map(|info| {
-                pools_of(store).find_or_open(
-                    store,
-                    &info.record.name,
-                    Access::ReadWrite,
-                    By::Internal,
-                )
-            })
-            .collect::<Result<_>>()?;
+        let open = |info: &PoolInfo| {
+            let name = &info.record.name;
+            match pools_of(store).find_or_open(store, name, Access::ReadWrite, By::Internal) {
+                // Another thread has removed it meanwhile: nothing there leads here any more.
+                Err(Error::Store(StoreError::PoolUnknown { .. })) => None,
+                opened => Some(opened),
+            }
+        };
+        let pools: Vec<Arc<PoolInner>> = pools.iter().filter_map(open).collect::<Result<_>>()?;
         if let Some(pool) = pools.iter().find(|pool| covers_here(pool) || pool.is_viewed_here()) {
             return Err(Error::WouldDeadlock {
                 pool: pool.handle.name().to_string(),

@@ -128,8 +128,8 @@ impl<'p> Tx<'p> {
     #[cold]
     #[inline(never)]
     fn dangling_at(&self, addr: u64, type_name: fn() -> String) -> Error {
-        let lost = self.covered.0.all().iter().find_map(|pool| pool.lost_metadata());
-        lost.unwrap_or_else(|| dangling(addr, type_name))
+        let unknown = self.covered.0.all().iter().find_map(|pool| pool.unknown(addr));
+        unknown.unwrap_or_else(|| dangling(addr, type_name))
     }
 
     pub(crate) fn covered_pool(&self, pool: &Pool) -> Result<&'p PoolInner> {

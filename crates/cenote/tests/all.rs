@@ -11,6 +11,7 @@ mod backups_pending;
 mod bad_input;
 mod circles;
 mod common;
+mod crowded;
 mod damaged_values;
 mod derive;
 mod doubt;

@@ -9,6 +9,7 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
 use cenote_store::StoreError;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Persist)]
 #[persist(name = "pools_together::Node")]
@@ -100,6 +101,33 @@ fn collecting_one_pool_keeps_what_another_leads_to() -> Result<()> {
     assert!(matches!(b.collect(), Err(Error::WouldDeadlock { .. })));
     drop(view);
     assert!(a.write(|_| b.collect().map(drop)).is_err());
+    Ok(())
+}
+
+#[test]
+fn collecting_goes_on_while_another_thread_removes_pools() -> Result<()> {
+    let dir = crate::support::directory();
+    let store = Store::open(dir.path())?;
+    build(&store)?;
+    let b = store.pool("b")?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (store, over) = (&store, &over);
+        let remover = scope.spawn(move || -> Result<u64> {
+            let mut removed = 0;
+            while !over.load(Ordering::Relaxed) {
+                store.pool("passing").map(drop)?;
+                // A collection may have it open just now.
+                removed += u64::from(store.remove_pool("passing").is_ok());
+            }
+            Ok(removed)
+        });
+        let collected = (0..200).try_for_each(|_| b.collect().map(drop));
+        over.store(true, Ordering::Relaxed);
+        assert!(remover.join().expect("it ends")? > 0);
+        collected
+    })?;
+    assert_eq!(values(&store)?, (0..LEN).collect::<Vec<_>>());
     Ok(())
 }
 

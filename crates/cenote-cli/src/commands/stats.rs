@@ -66,8 +66,19 @@ pub(crate) fn chosen(store: &Store, names: &[String]) -> Result<Vec<String>, Fai
     if names.is_empty() {
         return Ok(known);
     }
-    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
-        return Err(StoreError::PoolUnknown { name: name.clone() }.into());
+    for name in names {
+        if !known.contains(name) {
+            let there = match known.len() {
+                0 => "it has none".to_owned(),
+                _ => format!(
+                    "it has {}",
+                    known.iter().take(8).cloned().collect::<Vec<_>>().join(", ")
+                ),
+            };
+            return Err(Failure::Failed(format!(
+                "there is no pool \"{name}\" in this store: {there}"
+            )));
+        }
     }
     Ok(names.to_vec())
 }

@@ -35,8 +35,8 @@
 //! ```
 //!
 //! The index, the header, and which leaves there are change in transactions: at a split. Entries
-//! are appended to leaves, which are not sorted ([`leaf`]). docs/update-groups.md has the states of
-//! an entry, and the argument.
+//! are appended to leaves, which are not sorted (`leaf.rs`). docs/update-groups.md has the states
+//! of an entry, and the argument.
 
 mod iter;
 mod leaf;

@@ -12,7 +12,7 @@ use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use crate::backing::Backing;
 use crate::block::Mark;
-use crate::error::FreeError;
+use crate::error::{FreeError, OpenError};
 use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
@@ -55,10 +55,18 @@ impl<G: Backing> TracedHeap<G> {
                 false => FreeError::NotInHeap { addr },
             });
         }
-        // One that cannot be attached holds no block that any thread can name. Another thread may
-        // have attached it a moment ago.
+        // Another thread may have attached it a moment ago. If it cannot be attached, `unattached`
+        // says why.
         let _ = self.attach_of(addr);
         self.known_puddle(addr).ok_or(FreeError::NotInHeap { addr })
+    }
+
+    /// Why the heap cannot look at the puddle that contains `addr`, where values may be alive;
+    /// `None`: it is no puddle of the heap, or can be looked at.
+    #[cold]
+    pub fn unattached(&self, addr: u64) -> Option<OpenError> {
+        let is_unknown = self.backing.slot(addr).is_some() && self.known_puddle(addr).is_none();
+        if is_unknown { self.attach_of(addr).err() } else { None }
     }
 
     /// Makes the heap look at the puddle that contains `addr`, so that its slot is filled.
