@@ -19,6 +19,10 @@ case ${CARGO_PKG_NAME:-}/$(basename "$1") in
     *) exec "$@" ;;
 esac
 lane=$CENOTE_TEST_LANE
+if grep -qsx "beside the others: $1" "$lane"/*.log; then
+    # It was started before all others.
+    exit 0
+fi
 number=$(find "$lane" -name '*.log' | wc -l)
 log=$lane/$number.log
 echo "beside the others: $1" | tee "$log"

@@ -20,7 +20,11 @@ end() {
 }
 trap end EXIT
 status=0
-cargo test --workspace --no-fail-fast -- --show-output 2>&1 | tee "$log" || status=$?
+# First those that run beside the others: they begin while the rest is built, and fill what linking
+# and waiting leave of the processors.
+cargo test --workspace --no-fail-fast --test histories --test interleavings -- --show-output 2>&1 |
+    tee "$log" || status=$?
+cargo test --workspace --no-fail-fast -- --show-output 2>&1 | tee -a "$log" || status=$?
 for beside in "$CENOTE_TEST_LANE"/*.log; do
     [ -e "$beside" ] || continue
     program=${beside%.log}

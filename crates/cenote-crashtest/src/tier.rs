@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// Parts into which the recoveries that a test crashes are divided.
-const PARTS: u64 = 8;
+const PARTS: u64 = 16;
 
 /// The number that chooses the parts of this change: the environment's `variable`, or the commit.
 #[must_use]

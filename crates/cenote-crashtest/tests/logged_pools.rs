@@ -2,7 +2,7 @@
 //! their recoveries: the same histories and the same oracle as for the traced heap. Every word that
 //! is undecided counts.
 //!
-//! At level `power` a change visits a third of the histories, which follows from the commit.
+//! At level `power` a change visits a quarter of the histories, which follows from the commit.
 //! `scripts/histories.sh` visits all.
 
 use cenote::HeapKind;
@@ -47,15 +47,15 @@ fn parsed(histories: &[&str]) -> Vec<History> {
     histories.iter().map(|text| History::parse(text)).collect()
 }
 
-/// The third that this change visits, `also` thirds further; all if `CENOTE_CRASH_DEPTH` is set.
+/// The quarter that this change visits, `also` quarters further; all if `CENOTE_CRASH_DEPTH` is set.
 /// `CENOTE_CRASH_PART` repeats the run of another change.
-fn third(histories: Vec<History>, also: usize) -> Vec<History> {
+fn quarter(histories: Vec<History>, also: usize) -> Vec<History> {
     if std::env::var_os("CENOTE_CRASH_DEPTH").is_some() {
         return histories;
     }
     let part = number_of_change("CENOTE_CRASH_PART") as usize;
     println!("CENOTE_CRASH_PART={part} repeats this run");
-    histories.into_iter().skip((part + also) % 3).step_by(3).collect()
+    histories.into_iter().skip((part + also) % 4).step_by(4).collect()
 }
 
 #[test]
@@ -71,13 +71,13 @@ fn power_may_fail_anywhere() {
     let mut histories = History::all(&Op::ALL, 2);
     let longer = ["aCa", "aCfC", "afC", "aXa", "gCa", "aaC", "faC", "aCf", "fCa", "fXa"];
     histories.extend(parsed(&longer));
-    visit(&plan(Durability::Power, Strategy::LAZY, third(histories, 0)));
+    visit(&plan(Durability::Power, Strategy::LAZY, quarter(histories, 0)));
 }
 
 #[test]
 fn power_may_fail_anywhere_whatever_way_a_transaction_commits() {
     for (number, strategy) in Strategy::ALL[1..].iter().enumerate() {
-        let histories = third(parsed(&["aC", "fC", "aX", "aCfC"]), number);
+        let histories = quarter(parsed(&["aC", "fC", "aX", "aCfC"]), number);
         visit(&plan(Durability::Power, *strategy, histories));
     }
 }
