@@ -47,7 +47,8 @@ fn parsed(histories: &[&str]) -> Vec<History> {
     histories.iter().map(|text| History::parse(text)).collect()
 }
 
-/// The quarter that this change visits, `also` quarters further; all if `CENOTE_CRASH_DEPTH` is set.
+/// The quarter that this change visits, `also` quarters further; all if `CENOTE_CRASH_DEPTH` is
+/// set.
 /// `CENOTE_CRASH_PART` repeats the run of another change.
 fn quarter(histories: Vec<History>, also: usize) -> Vec<History> {
     if std::env::var_os("CENOTE_CRASH_DEPTH").is_some() {

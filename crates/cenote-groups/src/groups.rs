@@ -19,8 +19,9 @@ pub enum Leaving {
         /// How long it waits; lines that are stored to meanwhile are written back once.
         after: Duration,
     },
-    /// A modelled cache, of a simulated medium: a line leaves when its set is full, and at
-    /// [`UpdateGroups::drain`].
+    /// A modelled cache, for a simulated medium: a line leaves when its set is full, and at
+    /// [`UpdateGroups::drain`]. On real memory, where no model decides what a cache keeps, a line
+    /// that leaves is flushed.
     Modelled(CacheModel),
 }
 

@@ -169,7 +169,14 @@ impl SharedGroups {
                     }
                     Entered::Full if self.is_modelled => {
                         let victim = dirty.table.victim(number);
-                        self.persistence.write_back(pointer(victim.number));
+                        if self.persistence.is_simulated() {
+                            self.persistence.write_back(pointer(victim.number));
+                        } else {
+                            // SAFETY: its memory is mapped until its group has drained.
+                            unsafe {
+                                self.persistence.persist(pointer(victim.number), LINE_SIZE as usize)
+                            };
+                        }
                         self.count_left(&mut dirty, victim);
                         continue;
                     }

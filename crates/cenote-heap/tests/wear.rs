@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex};
 
 #[path = "wear/as_heap.rs"]
 mod as_heap;
+#[path = "wear/attacked.rs"]
+mod attacked;
 #[path = "wear/corrupted.rs"]
 mod corrupted;
 #[path = "wear/killed.rs"]

@@ -61,7 +61,7 @@ fn check_name(name: &str) -> Result<(), StoreError> {
 fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
     check_name(name)?;
     check_size(options.puddle_size, true)?;
-    check_heap(name, options.heap)?;
+    check_heap(name, options.heap, options.puddle_size)?;
     if options.key.is_some() && !options.at_rest.mode().has_key() {
         return Err(StoreError::NotProtected { name: name.into() });
     }

@@ -117,6 +117,12 @@ fn blocks_wait_for_up_to_twelve_days() {
         assert!(matches!(refused, StoreError::WearWait { wait_ms: w, .. } if w == wait_ms));
         assert_eq!(store.pools().len(), 2);
     }
+    // More lines than a heap can count.
+    let heap = HeapKind::Wear { wait_ms: 0 };
+    let options = PoolOptions { heap, puddle_size: 256 << 30, ..pool_options() };
+    let refused = store.create_pool("p", &options).unwrap_err();
+    assert!(matches!(refused, StoreError::PuddleSize { size, .. } if size == 256 << 30));
+    assert_eq!(store.pools().len(), 2);
 }
 
 #[test]

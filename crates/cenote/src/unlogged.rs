@@ -7,6 +7,7 @@
 //! transaction runs meanwhile, and it reads by atomic loads what another thread may be storing.
 
 use crate::error::{Error, Result};
+use crate::frames::covers_here;
 use crate::open_pool::Pool;
 use crate::persist::Persist;
 use crate::ptr::Ptr;
@@ -51,6 +52,14 @@ impl Pool {
             "pool `{name}` {why}, and collections of relaxed durability take neither: use a direct \
              pool of this process, or another collection"
         )))
+    }
+
+    /// Whether a transaction of this thread has the pool, and a block of this type is alive there:
+    /// for destructors, which no transaction is passed to.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_here<T: Persist>(&self, ptr: Ptr<T>) -> bool {
+        covers_here(&self.inner) && self.inner.is_live::<T>(ptr.addr())
     }
 
     /// As [`Store::quiesce`]: from now on blocks that this thread's last transaction made may be

@@ -297,17 +297,19 @@ impl<K: PlainKey, V: PlainValue> LeafAt<K, V> {
     }
 
     /// Slots below `len` that have this key.
-    pub(super) fn all_of(&self, key: &K, len: usize) -> u64 {
+    pub(super) fn all_of(&self, key: &K, len: usize) -> Read<u64> {
         let mut slots = 0;
         let mut alike = self.alike(print_of(key)) & below(len);
         while let Some(slot) = last_of(alike) {
-            // SAFETY: published, and touched by the lookup before.
+            // The lookup before has touched the last of them alone.
+            self.touch_slot(slot)?;
+            // SAFETY: published.
             if unsafe { &(*self.slot(slot)).key } == key {
                 slots |= 1 << slot;
             }
             alike &= !(1 << slot);
         }
-        slots
+        Ok(slots)
     }
 
     /// Brings the words that are not believed up to date with those that are, in a leaf of an

@@ -43,6 +43,7 @@ mod leaf;
 mod open;
 mod pending;
 mod split;
+mod writer;
 
 pub use iter::RelaxedRange;
 pub use open::OpenRelaxedMap;

@@ -10,9 +10,9 @@
 //! * Memory that groups count stays mapped: the map keeps its pool open, and drains at its end.
 
 use super::leaf::{EPOCH_MAX, HEAD_LEN, LeafAt, RelaxedLeaf, print_of, tag_of};
-use super::pending::PendingSteps;
+use super::writer::{RelaxedWriter, WriterLock, WriterTurn};
 use super::{PlainKey, PlainValue, RelaxedDurabilityMap, RelaxedHeader};
-use crate::shared::{OrLost, log, range};
+use crate::shared::{DESTROYED, OrLost, log, range};
 use cenote::unlogged::refused;
 use cenote::{Error, Pool, Ptr, Reader, Result};
 use cenote_groups::{GroupOptions, UpdateGroup, UpdateGroups};
@@ -21,7 +21,7 @@ use cenote_medium::planted::{Bug, GroupBug, planted};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Headers of the maps that this program has open.
 static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
@@ -47,15 +47,9 @@ impl Drop for OpenPlace {
     }
 }
 
-/// What one thread at a time has.
-pub(super) struct RelaxedWriter<K, V> {
-    pub(super) pending: PendingSteps<K, V>,
-    /// A split is committed, and its log did not let go of it.
-    pub(super) is_stuck: bool,
-}
-
 /// A [`RelaxedDurabilityMap`] that is open. Clones are cheap, and for other threads. When the last
-/// one is dropped, all is flushed.
+/// one is dropped, all is flushed, in a transaction too. Where the drop cannot have the pool,
+/// because threads would wait for each other in a circle, it is as a crash: flush before.
 pub struct OpenRelaxedMap<K: PlainKey, V: PlainValue> {
     pub(super) core: Arc<MapCore<K, V>>,
 }
@@ -73,7 +67,7 @@ pub(super) struct MapCore<K: PlainKey, V: PlainValue> {
     pub(super) persistence: Persistence,
     /// Dropped before the pool, and not in a forked child, whose other threads are gone.
     pub(super) groups: ManuallyDrop<UpdateGroups>,
-    pub(super) writer: ManuallyDrop<Mutex<RelaxedWriter<K, V>>>,
+    writer: ManuallyDrop<WriterLock<K, V>>,
     pid: u32,
     _place: OpenPlace,
     pub(super) pool: Pool,
@@ -95,13 +89,12 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
                 (next_epoch(map, pool)?, persistence)
             }
         };
-        let writer = RelaxedWriter { pending: PendingSteps::new(), is_stuck: false };
         let core = MapCore {
             map,
             epoch,
             persistence,
             groups: ManuallyDrop::new(UpdateGroups::new(persistence, options)),
-            writer: ManuallyDrop::new(Mutex::new(writer)),
+            writer: ManuallyDrop::new(WriterLock::new()),
             pid: std::process::id(),
             _place: place,
             pool: pool.clone(),
@@ -163,8 +156,9 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction of this thread on the pool, or if a leaf is full
-    /// and this thread has a view of it; [`Error::Tx`] if the pool is full; [`Error::Store`] if the
-    /// map is open for reading alone; [`Error::Dangling`] if it is gone.
+    /// and this thread has a view of it; [`Error::NoRoom`] if the pool is full; [`Error::Store`] if
+    /// the map is open for reading alone, or `Ord` of the keys contradicts itself or changes the
+    /// map; [`Error::Dangling`] if it is gone.
     pub fn insert(&self, key: &K, value: &V) -> Result<Option<V>> {
         loop {
             if let Some(old) = self.core.append(key, value)? {
@@ -192,7 +186,8 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
         let Some(slot) = leaf.find(key, core.epoch).or_lost(&view)? else { return Ok(None) };
         // SAFETY: published.
         let old = unsafe { leaf.entry(slot) }.value;
-        let marks = leaf.marks().load(Ordering::Relaxed) | leaf.all_of(key, len);
+        let of_key = leaf.all_of(key, len).or_lost(&view)?;
+        let marks = leaf.marks().load(Ordering::Relaxed) | of_key;
         core.set_marks(&mut writer, leaf, marks);
         Ok(Some(old))
     }
@@ -273,7 +268,8 @@ impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
     /// The header, if it is still that of the map which was opened.
     pub(super) fn header<'r>(&self, reader: &'r impl Reader) -> Result<&'r RelaxedHeader<K, V>> {
         let header = self.map.header(reader)?;
-        if header.epoch == self.epoch {
+        // An archive may say that the map was never opened, and still have leaves.
+        if self.epoch != 0 && header.epoch == self.epoch {
             return Ok(header);
         }
         let detail = match self.epoch {
@@ -283,12 +279,8 @@ impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
         Err(refused(detail.into()))
     }
 
-    pub(super) fn writer(&self) -> Result<MutexGuard<'_, RelaxedWriter<K, V>>> {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        match writer.is_stuck {
-            false => Ok(writer),
-            true => Err(refused("the log of a split did not let go of it: reopen the map".into())),
-        }
+    pub(super) fn writer(&self) -> Result<WriterTurn<'_, K, V>> {
+        self.writer.lock()
     }
 
     /// As [`LeafAt::adopt`]; marks that change go into a group, so that they are in memory before
@@ -375,6 +367,31 @@ impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
         view.finish()
     }
 
+    /// As [`MapCore::flush`], in a transaction of this thread on the pool: in it the map is dropped
+    /// for good, and what it has taken must not be lost. The log has nothing of a leaf that is
+    /// appended to, so an abort changes none.
+    fn end_in_transaction(&self) {
+        if !self.pool.has_here(self.map.header) {
+            return;
+        }
+        let header = self.map.header.as_ptr();
+        // SAFETY: a live header in a mapping, of a pool that this thread has alone.
+        let (closed, epoch) = unsafe {
+            if self.map.header.touch().is_err() {
+                return;
+            }
+            ((&raw const (*header).closed).read(), (&raw const (*header).epoch).read())
+        };
+        if closed == DESTROYED || epoch != self.epoch {
+            return;
+        }
+        self.groups.drain();
+        if let Ok(mut writer) = self.writer() {
+            // SAFETY: the transaction holds the pool; the map is alive, and so are its leaves.
+            unsafe { writer.pending.advance(&self.groups) };
+        }
+    }
+
     /// Memory of a leaf.
     pub(super) fn range_of(leaf: Ptr<RelaxedLeaf<K, V>>) -> core::ops::Range<usize> {
         let start = leaf.addr() as usize;
@@ -408,7 +425,8 @@ impl<K: PlainKey, V: PlainValue> Drop for MapCore<K, V> {
         }
         let waits = self.epoch != 0 && self.persistence.is_power();
         if waits && self.flush().is_err() {
-            // Within a transaction, say. Memory of the pool is about to go away.
+            self.end_in_transaction();
+            // Memory of the pool is about to go away.
             self.groups.drain();
         }
         // SAFETY: this is the only place that drops them, and nothing uses them afterwards.

@@ -9,9 +9,11 @@
 //! soon as that is done; if it fails, the leaf is flushed whole.
 
 use super::leaf::{CAPACITY, LeafAt, RelaxedLeaf};
-use super::open::{MapCore, OpenRelaxedMap, RelaxedWriter, is_cloned};
+use super::open::{MapCore, OpenRelaxedMap, is_cloned};
+use super::writer::RelaxedWriter;
 use super::{PlainKey, PlainValue, RelaxedHeader};
 use crate::shared::{DESTROYED, OrLost, log, range};
+use cenote::unlogged::refused;
 use cenote::{Ptr, Result, Tx};
 use cenote_medium::planted::{Bug, GroupBug, planted};
 use core::sync::atomic::Ordering;
@@ -21,6 +23,16 @@ use std::sync::Arc;
 const NEARLY_FULL: usize = CAPACITY - CAPACITY / 8;
 
 type LeafPtr<K, V> = Ptr<RelaxedLeaf<K, V>>;
+
+/// That the index had for a key what a lookup has just found. It has not if the key's `Ord` changes
+/// its mind: then the old leaf still has its place, and must not be freed, or another one has lost
+/// its own. Each leaf has one place, whatever `Ord` says.
+fn is_as_said<K, V>(had: Option<LeafPtr<K, V>>, said: Option<LeafPtr<K, V>>) -> Result<()> {
+    if had == said {
+        return Ok(());
+    }
+    Err(refused("keys of the map are in no order: `Ord` of their type contradicts itself".into()))
+}
 
 impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
     /// Sees to it that the leaf of a key has a free slot.
@@ -93,7 +105,7 @@ impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
         let greatest = slots.last().map(|slot| key_of(*slot));
         if slots.len() >= NEARLY_FULL && is_last && greatest.is_some_and(|last| last < *key) {
             let right = self.fresh(tx, None, &[])?;
-            tx.all_or_abort(|tx| index.insert(tx, *key, right).map(drop))?;
+            tx.all_or_abort(|tx| is_as_said(index.insert(tx, *key, right)?, None))?;
             return Ok(None);
         }
         let middle = if slots.len() <= CAPACITY / 2 { slots.len() } else { slots.len() / 2 };
@@ -102,10 +114,10 @@ impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
             let left = self.fresh(tx, Some(old), lower)?;
             if let Some(slot) = upper.first() {
                 let right = self.fresh(tx, Some(old), upper)?;
-                index.insert(tx, key_of(*slot), right)?;
+                is_as_said(index.insert(tx, key_of(*slot), right)?, None)?;
             }
             match least {
-                Some(least) => drop(index.insert(tx, least, left)?),
+                Some(least) => is_as_said(index.insert(tx, least, left)?, Some(leaf))?,
                 None => {
                     debug_assert!(first == Some(leaf));
                     // SAFETY: as above.
@@ -115,7 +127,8 @@ impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
                     }
                 }
             }
-            // SAFETY: a live header and a live leaf, in one pool; nothing leads there any more.
+            // SAFETY: a live header and a live leaf, in one pool; nothing leads there any more,
+            // because each leaf has one place, and that place has another one now.
             unsafe { tx.free_near(self.map.header, leaf) }
         })?;
         Ok(Some(old))

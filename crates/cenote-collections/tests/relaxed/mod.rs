@@ -1,6 +1,7 @@
 //! The map of relaxed durability on real files: against the map of std, beside readers, killed,
 //! and what an operation costs. Its crashes are in `cenote-crashtest/tests/relaxed`.
 
+mod attacked;
 mod killed;
 mod refusals;
 mod threads;

@@ -20,7 +20,7 @@
 //! all its words are there; it is durable before the block is given out. Free blocks that lie in
 //! the lines of `A` get no new header.
 
-use super::lists::FreeRange;
+use super::lists::{FreeRange, LOOKS};
 use super::puddle::{OpenEnd, SegmentScan, WearPuddle, WearSegment};
 use super::state::{WaitingBlock, WearGuard, WearHeap, WearState, is_current};
 use crate::backing::{Backing, BackingError};
@@ -40,7 +40,10 @@ struct WearRequest {
     lines: u32,
     align: u64,
     type_id: TypeId,
+    /// Read under the lock of the heap: a block that was freed later has not waited.
     now_ms: u64,
+    /// Entries of a list of free ranges that are looked at.
+    looks: usize,
 }
 
 /// Most bytes of a block.
@@ -100,8 +103,9 @@ impl<G: Backing> WearHeap<G> {
         let bytes = block_size(size).filter(|&bytes| bytes <= size_max);
         let bytes = bytes.ok_or(AllocError::Size { size, size_max })?;
         let lines = (bytes / WEAR_LINE) as u32 + 1;
-        let request = WearRequest { lines, align, type_id, now_ms: self.clock.now_ms() };
         let mut state = self.lock();
+        let (now_ms, looks) = (self.clock.now_ms(), LOOKS);
+        let mut request = WearRequest { lines, align, type_id, now_ms, looks };
         state.move_waiting(request.now_ms, self.wait_ms);
         let taken = loop {
             match self.take(&mut state, &request, before) {
@@ -117,7 +121,16 @@ impl<G: Backing> WearHeap<G> {
             }
             let (next, more) = self.scan_more(state);
             state = next;
-            if !more && let Err(source) = self.grow(&mut state, &request) {
+            // Other threads may have freed blocks meanwhile.
+            request.now_ms = self.clock.now_ms();
+            if more {
+                continue;
+            }
+            if request.looks == LOOKS {
+                request.looks = usize::MAX;
+                continue;
+            }
+            if let Err(source) = self.grow(&mut state, &request) {
                 let error = self.full(&state, size, type_id, source);
                 self.end(state);
                 return Err(error);
@@ -198,7 +211,7 @@ impl<G: Backing> WearHeap<G> {
     ) -> Result<Option<TakenLines>, Cancelled> {
         loop {
             let WearState { lists, puddles, .. } = &mut *state;
-            let range = lists.take(request.lines, |range| {
+            let range = lists.take(request.lines, request.looks, |range| {
                 let at = puddles.get(range.puddle)?;
                 if !planted(Bug::Wear(WearBug::StaleRangeBelieved)) && !is_current(at, range) {
                     return None;
@@ -246,6 +259,7 @@ impl<G: Backing> WearHeap<G> {
         self.look_at_next(state, puddle, last_end);
         let left = last_end - (begin + request.lines);
         let absorbed = if left < 2 || left <= request.lines / SLACK { left } else { 0 };
+        let absorbed = absorbed.min(WEAR_SIZE_MAX - request.lines);
         let taken = TakenLines { puddle, line: begin, lines: request.lines + absorbed };
         let Some(at) = state.puddles.get(puddle) else { return Ok(None) };
         let word = match begin > first {
@@ -380,7 +394,8 @@ impl<G: Backing> WearHeap<G> {
             self.close_open(state, puddle, begin, request.now_ms as u32);
         }
         let left = open.end - (begin + request.lines);
-        let lines = request.lines + if left < 2 { left } else { 0 };
+        let absorbed = if left < 2 { left } else { 0 };
+        let lines = request.lines + absorbed.min(WEAR_SIZE_MAX - request.lines);
         let taken = TakenLines { puddle, line: begin, lines };
         let Some(at) = state.puddles.get_mut(puddle) else { return Ok(None) };
         self.ask(at, taken, at.lines.first_commit_word(begin), request.type_id, before)?;
@@ -395,10 +410,24 @@ impl<G: Backing> WearHeap<G> {
         Ok(Some(taken))
     }
 
-    /// Makes a free block of an open end up to a line; it waits.
+    /// Makes free blocks of an open end up to a line; they wait. One, if a header can say so many
+    /// lines.
     fn close_open(&self, state: &mut WearState, puddle: usize, to: u32, time_ms: u32) {
+        let open = |state: &WearState| state.puddles.get(puddle)?.open;
+        while let Some(open) = open(state).filter(|open| open.from < to) {
+            let to = to.min(open.from.saturating_add(WEAR_SIZE_MAX));
+            self.close_part(state, (puddle, open), to, time_ms);
+        }
+    }
+
+    fn close_part(
+        &self,
+        state: &mut WearState,
+        (puddle, open): (usize, OpenEnd),
+        to: u32,
+        time_ms: u32,
+    ) {
         let Some(at) = state.puddles.get_mut(puddle) else { return };
-        let Some(open) = at.open else { return };
         let (lines, link) = (to - open.from, at.last_freed);
         let free = WearRecord::Free { lines, link, time_ms };
         at.lines.store_first(open.from, &free, &*self.backing);

@@ -40,10 +40,10 @@ impl<G: Backing> WearHeap<G> {
         at.live.fill(line, line + lines, false);
         at.free.fill(line, line + lines, false);
         at.starts.put(line, true);
-        at.damaged.insert(line, lines);
+        let is_new = at.damaged.insert(line, lines).is_none();
         let bytes = u64::from(lines) * WEAR_LINE;
         let damage = WearDamage { puddle: at.index, addr: at.addr_of(line), bytes, what };
-        if !state.damage.contains(&damage) {
+        if is_new {
             state.damage.push(damage);
         }
     }

@@ -19,8 +19,9 @@ pub(crate) struct FreeRange {
 
 /// Four classes for each power of two.
 const CLASSES: usize = 4 * 32;
-/// Entries of the smallest fitting class that are looked at before a larger class is.
-const LOOKS: usize = 16;
+/// Entries of a class that are looked at before a larger class is, as long as there is another
+/// place to look at.
+pub(crate) const LOOKS: usize = 16;
 /// Entries that are not worth a look at all of them.
 const FEW: usize = 1024;
 
@@ -58,14 +59,16 @@ impl FreeLists {
     }
 
     /// Takes out the oldest range of the smallest class, from the one of `lines` on, for which
-    /// `fits` says yes. Those for which it says `None` are out of date, and go.
+    /// `fits` says yes; it is asked about so many of a class. Those for which it says `None` are
+    /// out of date, and go.
     pub(crate) fn take(
         &mut self,
         lines: u32,
+        looks: usize,
         mut fits: impl FnMut(&FreeRange) -> Option<bool>,
     ) -> Option<FreeRange> {
         for list in self.classes.iter_mut().skip(class_of(lines)) {
-            let mut looks = LOOKS.min(list.len());
+            let mut looks = looks.min(list.len());
             while looks > 0 {
                 let Some(range) = list.pop_front() else { break };
                 match fits(&range) {
@@ -121,9 +124,12 @@ mod tests {
         for added in [range(1, 9), range(2, 8), range(3, 40), range(4, 9)] {
             lists.add(added);
         }
-        assert_eq!(lists.take(8, |_| Some(true)).map(|r| r.line), Some(1));
-        assert_eq!(lists.take(9, |r| Some(r.lines >= 9)).map(|r| r.line), Some(4));
-        assert_eq!(lists.take(9, |r| (r.line != 2).then_some(true)).map(|r| r.line), Some(3));
-        assert_eq!((lists.take(1, |_| Some(true)), lists.entries), (None, 0));
+        assert_eq!(lists.take(8, LOOKS, |_| Some(true)).map(|r| r.line), Some(1));
+        assert_eq!(lists.take(9, LOOKS, |r| Some(r.lines >= 9)).map(|r| r.line), Some(4));
+        assert_eq!(
+            lists.take(9, LOOKS, |r| (r.line != 2).then_some(true)).map(|r| r.line),
+            Some(3)
+        );
+        assert_eq!((lists.take(1, LOOKS, |_| Some(true)), lists.entries), (None, 0));
     }
 }

@@ -45,8 +45,14 @@ impl<G: Backing> WearHeap<G> {
                 }
             }
         });
-        let at = self.progress();
-        at.scanned == at.segments
+        let mut state = self.lock();
+        if !is_stopped() {
+            // Segments that other threads scan, because they need them.
+            state = self.scan_all(state);
+        }
+        let is_done = state.unscanned == 0;
+        self.end(state);
+        is_done
     }
 
     /// How far the scan is.
@@ -166,6 +172,7 @@ impl<G: Backing> WearHeap<G> {
         for &(line, lines, what) in &found.damaged {
             self.contain(state, (puddle, line, lines), what);
         }
+        let waiting = state.waiting.len();
         for &(line, record) in &found.blocks {
             let range = FreeRange { puddle, line, lines: record.size() };
             match record {
@@ -182,6 +189,9 @@ impl<G: Backing> WearHeap<G> {
                 }
                 _ => {}
             }
+        }
+        if state.waiting.len() > waiting {
+            state.sort_waiting(now_ms);
         }
         let free = state.puddles.get(puddle).map(|at| free_ranges(at, puddle, segment));
         free.into_iter().flatten().for_each(|range| state.lists.add(range));

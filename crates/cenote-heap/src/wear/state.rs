@@ -79,22 +79,21 @@ pub(crate) struct WearState {
 const MOVES: usize = 64;
 
 impl WearState {
-    /// Adds a block to the don't-allocate list.
+    /// Adds a block to the don't-allocate list: one that is freed now, or one that a scan has
+    /// found, which calls [`WearState::sort_waiting`] then.
     pub(crate) fn wait(&mut self, block: WaitingBlock, now_ms: u64) {
         let mut block = block;
         if is_to_come(now_ms, block.time_ms) {
             block.time_ms = now_ms as u32;
         }
-        let age = |time_ms: u32| (now_ms as u32).wrapping_sub(time_ms);
-        // Blocks that are freed now go to the end; only a scan finds older ones.
-        let at = match self.waiting.back() {
-            Some(last) if age(last.time_ms) < age(block.time_ms) => {
-                self.waiting.partition_point(|other| age(other.time_ms) >= age(block.time_ms))
-            }
-            _ => self.waiting.len(),
-        };
-        self.waiting.insert(at, block);
+        self.waiting.push_back(block);
         self.waiting_lines += u64::from(block.range.lines);
+    }
+
+    /// Puts the oldest blocks of the don't-allocate list first.
+    pub(crate) fn sort_waiting(&mut self, now_ms: u64) {
+        let age = |block: &WaitingBlock| (now_ms as u32).wrapping_sub(block.time_ms);
+        self.waiting.make_contiguous().sort_by_key(|block| core::cmp::Reverse(age(block)));
     }
 
     /// Makes some of the blocks available that have waited; whether there were any.

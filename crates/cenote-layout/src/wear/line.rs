@@ -261,13 +261,25 @@ impl WearLine {
     }
 
     /// The size of the allocated block that a damaged header was of.
+    ///
+    /// The slot of a block that a log gave back stays when the next block is allocated there, and
+    /// that one may be longer. So a size counts only if its own slot says that it is of a block
+    /// that was not given back, or if the other slot has its size too.
     fn lines_left(key: u64, place: u64, words: &LineWords) -> Option<u32> {
+        let version = |slot: usize| (words[slot * 4] >> 60) as u32;
+        let has_size = |slot: usize| {
+            let of_slot = version(slot) as usize % 2 == slot;
+            of_slot && is_word(key, place, 0, version(slot), words[slot * 4])
+        };
+        let is_kept = |slot: usize| {
+            let last = words[slot * 4 + LAST];
+            last & COMMIT_BITS == COMMIT_BITS && is_word(key, place, LAST, version(slot), last)
+        };
         let size = |slot: usize| {
             let word = words[slot * 4];
-            let version = (word >> 60) as u32;
-            let is_whole = version as usize % 2 == slot && is_word(key, place, 0, version, word);
-            let kind = (word >> 58) & 3;
-            (is_whole && kind == 1).then_some((word >> 32) as u32 & WEAR_SIZE_MAX)
+            let is_block = has_size(slot) && (word >> 58) & 3 == 1;
+            let counts = is_block && (is_kept(slot) || has_size(1 - slot));
+            counts.then_some((word >> 32) as u32 & WEAR_SIZE_MAX)
         };
         match (size(0), size(1)) {
             (Some(one), Some(other)) if one != other => None,

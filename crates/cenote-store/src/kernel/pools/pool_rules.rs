@@ -7,6 +7,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{HeapKind, POOL_NAME_LEN_MAX};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::PoolId;
+use cenote_layout::wear::WEAR_LINE;
 
 /// Refuses sizes that no heap puddle can have.
 pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
@@ -23,11 +24,16 @@ pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Refuses a heap that cannot be made.
-pub(crate) fn check_heap(name: &str, heap: HeapKind) -> Result<(), StoreError> {
+/// Refuses a heap that cannot be made in a root puddle of `size` bytes.
+pub(crate) fn check_heap(name: &str, heap: HeapKind, size: u64) -> Result<(), StoreError> {
     match heap {
         HeapKind::Wear { wait_ms } if !heap.is_valid() => {
             Err(StoreError::WearWait { name: name.into(), wait_ms })
+        }
+        HeapKind::Wear { .. } if u32::try_from(size / WEAR_LINE).is_err() => {
+            let reason = "a wear heap counts the lines of a puddle with 32 bits: take less than \
+                          256 GiB, to which the pool adds as it grows";
+            Err(StoreError::PuddleSize { size, reason })
         }
         _ => Ok(()),
     }
