@@ -12,6 +12,7 @@ mod logged;
 mod logged_heap;
 mod logged_pools;
 mod planted;
+mod pool_histories;
 mod relaxed;
 mod relocation;
 mod shadowed;

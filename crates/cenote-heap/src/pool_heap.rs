@@ -12,6 +12,7 @@ use crate::exclusion::Exclusion;
 use crate::heap::{Heap, Trace};
 use crate::logged::{self, LoggedHeap, LoggedOptions, SubHeapStats};
 use crate::pool_backing::PoolBacking;
+use crate::reach::{Followed, reach};
 use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
 use crate::roots::RootWay;
 use crate::trace::{TraceOptions, Types};
@@ -110,10 +111,10 @@ impl PoolHeap {
     ) -> Result<&TracedHeap, WrongKind> {
         let (heap, pool) = match self {
             Self::Traced(heap) => return Ok(heap),
-            Self::Logged(heap) => ("logged", heap.pool_name()),
-            Self::Wear(heap) => ("wear", heap.pool_name()),
+            Self::Logged(heap) => ("logged", heap.backing().name()),
+            Self::Wear(heap) => ("wear", heap.backing().name()),
         };
-        Err(WrongKind { pool, heap, what, instead })
+        Err(WrongKind { pool: pool.to_string(), heap, what, instead })
     }
 
     /// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if
@@ -220,7 +221,15 @@ impl PoolHeap {
         types: &dyn Types,
         roots: &[u64],
     ) -> Result<BTreeSet<u64>, RecoverError> {
-        each!(self, heap => heap.foreign_pointers(types, roots))
+        let options = TraceOptions::default();
+        match self {
+            Self::Traced(heap) => heap.foreign_pointers(types, roots),
+            Self::Logged(heap) => Ok(reach(heap, types, roots, options)?.foreign),
+            Self::Wear(heap) => {
+                let heap: &WearHeap<PoolBacking> = heap;
+                Ok(reach(heap, types, roots, options)?.foreign)
+            }
+        }
     }
 }
 

@@ -65,6 +65,7 @@ mod hidden;
 mod lock;
 mod opening;
 mod owner;
+mod pieces;
 mod right;
 mod store_notes;
 mod table;
@@ -73,7 +74,7 @@ mod twin;
 mod twin_place;
 
 pub use deferred::{
-    DeferredOptions, DeferredRange, DeferredService, DeferredStats, Timing, Writing,
+    DeferredOptions, DeferredRange, DeferredService, DeferredStats, DeferredTiming, PageWriter,
 };
 pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};

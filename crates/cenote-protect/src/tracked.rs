@@ -7,9 +7,10 @@
 //! The kernel cannot write a protected page either: a `read` from a file into it fails with
 //! `EFAULT`. Read into a buffer and copy.
 
-use crate::dirty_bitmap::{CHUNK, DirtyBitmap, PAGE};
+use crate::dirty_bitmap::{DirtyBitmap, PAGE};
 use crate::explain::tell_once;
 use crate::owner::Owner;
+use crate::pieces::pieces;
 use crate::right::Right;
 use crate::store_notes::StoreNotes;
 use crate::table::RangeKind;
@@ -99,16 +100,7 @@ impl Tracked {
         if offset >= len {
             return false;
         }
-        let page = offset / PAGE * PAGE;
-        let chunk = offset / CHUNK * CHUNK;
-        let all = [(page, page + PAGE), (chunk, (chunk + CHUNK).min(len)), (0, len)];
-        let coarse = match fineness {
-            Fineness::Page => &all[..],
-            Fineness::Chunk => &all[1..],
-            Fineness::Whole => &all[2..],
-        };
-        for &(from, to) in coarse {
-            let pages = (from / PAGE) as u64..(to / PAGE) as u64;
+        for pages in pieces(offset, len, fineness).into_iter().flatten() {
             let open = || {
                 // SAFETY: part of the mapping, by the caller's promise; writing is given, not
                 // taken.
@@ -116,7 +108,7 @@ impl Tracked {
             };
             if let Ok(all) = self.notes().while_opening(pages.clone(), open) {
                 // Not by the right that it has now: a psync may have taken the note meanwhile.
-                return all || !self.owner.is_denied((page / PAGE) as u64);
+                return all || !self.owner.is_denied((offset / PAGE) as u64);
             }
         }
         tell_once();

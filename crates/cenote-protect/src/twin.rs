@@ -20,8 +20,9 @@
 //! A page that is lost is replaced in both mappings, and writable in the second one
 //! ([`cenote_sys::second_mapping`]). It is noted first: the next psync finds out.
 
-use crate::dirty_bitmap::{CHUNK, DirtyBitmap, PAGE};
+use crate::dirty_bitmap::{DirtyBitmap, PAGE};
 use crate::explain::tell_once;
+use crate::pieces::pieces;
 use crate::store_notes::StoreNotes;
 use crate::twin_place::{TwinPlace, TwinRange};
 use cenote_sys::fault::{self, Registration};
@@ -118,28 +119,19 @@ impl TwinFaults {
         if offset >= len {
             return false;
         }
-        let page = offset / PAGE * PAGE;
-        let pages = |from: usize, to: usize| {
-            (self.page + from / PAGE) as u64..(self.page + to / PAGE) as u64
-        };
         if fault::is_bus_error() {
-            self.notes.note(pages(page, page + PAGE));
+            self.notes.note_one((self.page + offset / PAGE) as u64);
             return false;
         }
-        let chunk = offset / CHUNK * CHUNK;
-        let all = [(page, page + PAGE), (chunk, (chunk + CHUNK).min(len)), (0, len)];
-        let coarse = match fineness {
-            Fineness::Page => &all[..],
-            Fineness::Chunk => &all[1..],
-            Fineness::Whole => &all[2..],
-        };
-        for &(from, to) in coarse {
+        for pages in pieces(offset, len, fineness).into_iter().flatten() {
+            let (from, to) = (pages.start as usize * PAGE, pages.end as usize * PAGE);
+            let noted = self.page as u64 + pages.start..self.page as u64 + pages.end;
             let open = || {
                 // SAFETY: part of the second mapping, which the registration outlives; writing is
                 // given, not taken.
                 unsafe { memory::protect(place + from, to - from, WRITE) }
             };
-            if self.notes.while_opening(pages(from, to), open).is_ok() {
+            if self.notes.while_opening(noted, open).is_ok() {
                 return true;
             }
         }

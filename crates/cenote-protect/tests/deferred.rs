@@ -4,8 +4,8 @@ use crate::mapped::{PAGE, Pages};
 use crate::strays::{Strays, stray_store};
 use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_protect::{
-    DeferredOptions, DeferredRange, DeferredService, DeferredStats, RangeKind, Right, Timing,
-    Tracked, explain,
+    DeferredOptions, DeferredRange, DeferredService, DeferredStats, DeferredTiming, RangeKind,
+    Right, Tracked, explain,
 };
 use cenote_sys::dual_mapping::nameless_file;
 use cenote_sys::fault::{self, Registration};
@@ -21,7 +21,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const HOUR: Timing = Timing::Deferred(Duration::from_secs(3600));
+const HOUR: DeferredTiming = DeferredTiming::Deferred(Duration::from_secs(3600));
 
 /// A protected range, and what its faults lead to.
 struct Protected {
@@ -72,7 +72,7 @@ impl Protected {
         Self { _registration: registered.expect("registered"), faults, pages }
     }
 
-    fn of(count: usize, timing: Timing) -> Self {
+    fn of(count: usize, timing: DeferredTiming) -> Self {
         Self::new(
             Pages::new(count),
             &DeferredOptions { timing, ..DeferredOptions::default() },
@@ -193,7 +193,7 @@ fn a_writer_that_leaves_without_a_request_is_found() {
 
 #[test]
 fn synchronous_protection_changes_rights_with_each_writer() {
-    let all = Protected::of(8, Timing::Synchronous);
+    let all = Protected::of(8, DeferredTiming::Synchronous);
     let (first, second) = (all.range().begin(all.bytes(2..3)), all.range().begin(all.bytes(2..4)));
     assert_eq!(all.pages.right(2), Right::Write);
     drop(first);
@@ -252,8 +252,8 @@ fn many_strays() {
 #[test]
 fn writers_on_several_threads_lose_no_store_and_leave_all_pages_closed() {
     const PAGES: usize = 64;
-    let waits = [Timing::Deferred(Duration::ZERO), Timing::Synchronous];
-    for timing in waits.into_iter().chain([Timing::Deferred(Duration::from_millis(1))]) {
+    let waits = [DeferredTiming::Deferred(Duration::ZERO), DeferredTiming::Synchronous];
+    for timing in waits.into_iter().chain([DeferredTiming::Deferred(Duration::from_millis(1))]) {
         let all = Protected::of(PAGES, timing);
         let counts: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
@@ -342,7 +342,7 @@ fn what_opens_by_larger_pieces_closes_again() {
 #[test]
 fn a_range_may_end_while_batches_run() {
     let service = DeferredService::start(&DeferredOptions {
-        timing: Timing::Deferred(Duration::ZERO),
+        timing: DeferredTiming::Deferred(Duration::ZERO),
         ..DeferredOptions::default()
     });
     let service = service.expect("a thread");
@@ -364,6 +364,30 @@ fn a_range_may_end_while_batches_run() {
     });
     // And the service ends with its last range.
     assert_eq!(Arc::strong_count(&service), 1);
+}
+
+/// Two ranges with one number would have their requests mixed up, and pages left open.
+#[test]
+fn ranges_that_are_made_at_once_have_numbers_of_their_own() {
+    let options = DeferredOptions { timing: HOUR, ..DeferredOptions::default() };
+    let service = DeferredService::start(&options).expect("a thread");
+    for _ in 0..50 {
+        let pages: Vec<Pages> = (0..4).map(|_| Pages::new(2)).collect();
+        // SAFETY: our own pages; nothing stores there.
+        let make = |at: &Pages| unsafe { DeferredRange::new(&service, at.range(), "x") };
+        let ranges: Vec<DeferredRange> = std::thread::scope(|scope| {
+            let made: Vec<_> = pages.iter().map(|at| scope.spawn(move || make(at))).collect();
+            made.into_iter().map(|made| made.join().expect("ends").expect("made")).collect()
+        });
+        for (range, at) in ranges.iter().zip(&pages) {
+            let _writer = range.begin(at.range());
+            assert!(range.allow(at.address(0)) && range.allow(at.address(1)));
+        }
+        service.settle();
+        for at in &pages {
+            assert_eq!(at.rights(), [Right::Read; 2]);
+        }
+    }
 }
 
 /// In a child, whose mappings are its own: every second page of 8 GiB, which is one small file

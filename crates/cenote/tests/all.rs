@@ -16,6 +16,7 @@ mod damaged_values;
 mod derive;
 mod doubt;
 mod frontier;
+mod heap_kinds;
 mod heap_ptrs;
 mod holders;
 mod hot_copies;

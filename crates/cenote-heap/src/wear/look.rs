@@ -9,11 +9,10 @@ use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::{FreeError, RecoverError, WrongKind};
 use crate::heap::Trace;
-use crate::reach::{Followed, Holder, check_reached, count_blocks, reach};
+use crate::reach::{Followed, Holder, check_reached, count_blocks};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::wear::{WEAR_LINE, WearLine, WearRecord};
-use std::collections::BTreeSet;
 
 /// All that a wear heap has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,26 +107,6 @@ impl<G: Backing> WearHeap<G> {
         let report = HeapReport { stats, headers: damage, ..HeapReport::default() };
         let Some(types) = types else { return Ok(report) };
         check_reached(self, (&blocks, report), types, roots, options)
-    }
-
-    /// The addresses in other pools that something leads to which can be reached from this pool's
-    /// roots and from `roots`.
-    ///
-    /// # Errors
-    /// A page cannot be had.
-    pub fn foreign_pointers(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-    ) -> Result<BTreeSet<u64>, RecoverError> {
-        Ok(reach(self, types, roots, TraceOptions::default())?.foreign)
-    }
-}
-
-impl<G: Backing> WearHeap<G> {
-    /// What messages call the pool.
-    pub(crate) fn pool_name(&self) -> String {
-        self.backing.name()
     }
 }
 

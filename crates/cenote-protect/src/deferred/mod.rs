@@ -38,18 +38,19 @@
 //!
 //! # Synchronous protection
 //!
-//! [`Timing::Synchronous`] changes rights at once, with the first writer of a page and with the
-//! last one. It is there for comparison.
+//! [`DeferredTiming::Synchronous`] changes rights at once, with the first writer of a page and with
+//! the last one. It is there for comparison.
 
 mod pages;
 mod requests;
 mod service;
 
-pub use service::{DeferredOptions, DeferredService, DeferredStats, Timing};
+pub use service::{DeferredOptions, DeferredService, DeferredStats, DeferredTiming};
 
-use crate::dirty_bitmap::{CHUNK, PAGE};
+use crate::dirty_bitmap::PAGE;
 use crate::explain::{tell_of_faults, tell_once};
 use crate::owner::Owner;
+use crate::pieces::pieces;
 use crate::right::Right;
 use crate::table::RangeKind;
 use cenote_medium::planted::{Bug, GuardBug, planted};
@@ -79,7 +80,7 @@ pub(crate) struct SharedRange {
 
 /// A writer of pages, which may be stored into until this is dropped.
 #[must_use = "the pages may be stored into only while it lives"]
-pub struct Writing<'r> {
+pub struct PageWriter<'r> {
     range: &'r DeferredRange,
     pages: Range<u64>,
 }
@@ -90,9 +91,9 @@ impl fmt::Debug for DeferredRange {
     }
 }
 
-impl fmt::Debug for Writing<'_> {
+impl fmt::Debug for PageWriter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Writing").field(&self.pages).finish()
+        f.debug_tuple("PageWriter").field(&self.pages).finish()
     }
 }
 
@@ -100,13 +101,13 @@ impl DeferredRange {
     /// Protects `range`, whole pages of 4096 bytes; `what` as in [`Owner::new`].
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::StorageFull`] if the service has 65,536 ranges.
-    /// Nothing is protected then.
+    /// What the kernel says: some pages may be protected then. [`io::ErrorKind::StorageFull`] if
+    /// the service has 65,536 ranges.
     ///
     /// # Safety
     /// The range is mapped, readable and writable, and the caller's, until this is dropped and
     /// after. Faults of stores there lead to [`DeferredRange::allow`]. From now on code stores into
-    /// a page only as long as it has a [`Writing`] of it.
+    /// a page only as long as it has a [`PageWriter`] of it.
     pub unsafe fn new(
         service: &Arc<DeferredService>,
         range: Range<usize>,
@@ -114,13 +115,13 @@ impl DeferredRange {
     ) -> io::Result<Self> {
         tell_of_faults()?;
         let pages = (range.len() / PAGE) as u64;
-        let number = service.next_number()?;
         let owner = Owner::new(range, RangeKind::Data, what, PageWords::new(pages));
-        let shared = Arc::new(SharedRange { owner, number, look_at_all: AtomicBool::new(false) });
+        let shared = service.add(owner)?;
+        // From here on an error takes the range out of the service again.
+        let made = Self { shared, service: Arc::clone(service) };
         // SAFETY: the caller's pages, and its resolver gives writing back.
-        unsafe { shared.owner.set(0..pages, Right::Read) }?;
-        service.add(&shared);
-        Ok(Self { shared, service: Arc::clone(service) })
+        unsafe { made.shared.owner.set(0..pages, Right::Read) }?;
+        Ok(made)
     }
 
     /// The addresses.
@@ -132,11 +133,11 @@ impl DeferredRange {
     /// Says that the caller is about to store into these bytes, which lie in the range. What lies
     /// outside is left out.
     #[inline]
-    pub fn begin(&self, bytes: Range<usize>) -> Writing<'_> {
+    pub fn begin(&self, bytes: Range<usize>) -> PageWriter<'_> {
         let own = self.range();
         let (from, to) = (bytes.start.max(own.start), bytes.end.min(own.end));
         if from >= to {
-            return Writing { range: self, pages: 0..0 };
+            return PageWriter { range: self, pages: 0..0 };
         }
         let page = |address: usize| ((address - own.start) / PAGE) as u64;
         let pages = page(from)..page(to - 1) + 1;
@@ -145,7 +146,7 @@ impl DeferredRange {
                 self.service.asked_to_open(&self.shared, page);
             }
         }
-        Writing { range: self, pages }
+        PageWriter { range: self, pages }
     }
 
     fn words(&self) -> &PageWords {
@@ -176,17 +177,8 @@ impl DeferredRange {
             return false;
         }
         let (len, offset) = (self.range().len(), address.wrapping_sub(self.range().start));
-        let page = offset / PAGE * PAGE;
-        let chunk = offset / CHUNK * CHUNK;
-        let all = [(page, page + PAGE), (chunk, (chunk + CHUNK).min(len)), (0, len)];
-        let coarse = match fineness {
-            Fineness::Page => &all[..],
-            Fineness::Chunk => &all[1..],
-            Fineness::Whole => &all[2..],
-        };
-        let page = (page / PAGE) as u64;
-        for &(from, to) in coarse {
-            let pages = (from / PAGE) as u64..(to / PAGE) as u64;
+        let page = (offset / PAGE) as u64;
+        for pages in pieces(offset, len, fineness).into_iter().flatten() {
             self.open(page, &pages);
             // SAFETY: the caller's pages by the promise of `new`; writing is given, not taken.
             if let Ok(all) = unsafe { self.shared.owner.set(pages, Right::Write) } {
@@ -208,7 +200,7 @@ impl DeferredRange {
         }
     }
 
-    /// Counts of the service's work, for all its ranges.
+    /// The service, which other ranges may have too.
     #[must_use]
     pub fn service(&self) -> &Arc<DeferredService> {
         &self.service
@@ -228,7 +220,7 @@ impl Drop for DeferredRange {
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for PageWriter<'_> {
     #[inline]
     fn drop(&mut self) {
         for page in self.pages.clone() {

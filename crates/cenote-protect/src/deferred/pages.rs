@@ -18,7 +18,7 @@ pub(super) struct PageWords(Box<[AtomicU32]>);
 
 /// What a batch does about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PageVerdict {
     /// It is to be closed: its word says so already.
     Close,
     /// It is to be opened: its word says so already.
@@ -86,29 +86,29 @@ impl PageWords {
     }
 
     /// A request to open the page, which its writer made.
-    pub(super) fn judge_open(&self, page: u64) -> Verdict {
+    pub(super) fn judge_open(&self, page: u64) -> PageVerdict {
         let word = self.word(page).load(Ordering::SeqCst);
         if word & OPEN != 0 || word & WRITERS == 0 {
-            return Verdict::Nothing;
+            return PageVerdict::Nothing;
         }
         // The writer may have gone: then nothing else has the page closed.
-        if self.open_queued(page) { Verdict::Open } else { Verdict::Nothing }
+        if self.open_queued(page) { PageVerdict::Open } else { PageVerdict::Nothing }
     }
 
     /// A request to close the page: takes the mark that it is queued.
-    pub(super) fn judge_close(&self, page: u64) -> Verdict {
+    pub(super) fn judge_close(&self, page: u64) -> PageVerdict {
         let word = self.word(page);
         let mut now = word.load(Ordering::SeqCst);
         loop {
             if now & QUEUED == 0 {
-                return Verdict::Nothing;
+                return PageVerdict::Nothing;
             }
             let writers = now & WRITERS;
             let ignored = planted(Bug::Guard(GuardBug::WriterIgnored));
             let (new, verdict) = match writers {
-                0 => (0, Verdict::Close),
-                _ if ignored => (0, Verdict::Close),
-                _ => (now & !QUEUED, Verdict::Nothing),
+                0 => (0, PageVerdict::Close),
+                _ if ignored => (0, PageVerdict::Close),
+                _ => (now & !QUEUED, PageVerdict::Nothing),
             };
             match word.compare_exchange(now, new, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return verdict,

@@ -5,8 +5,9 @@
 //! calling thread, and a range ends between two batches.
 
 use super::SharedRange;
-use super::pages::Verdict;
+use super::pages::{PageVerdict, PageWords};
 use super::requests::{PageRequest, RequestQueues, drained};
+use crate::owner::Owner;
 use crate::right::Right;
 use cenote_medium::planted::{Bug, GuardBug, planted};
 use cenote_sys::fork_guard;
@@ -20,7 +21,7 @@ use std::thread::{self, JoinHandle, Thread};
 
 /// When rights change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timing {
+pub enum DeferredTiming {
     /// In batches, so long after the first request of a batch; zero: as soon as the thread runs.
     Deferred(Duration),
     /// With the first and the last writer of a page, by a system call each. There are no batches.
@@ -31,14 +32,14 @@ pub enum Timing {
 #[derive(Clone, Copy, Debug)]
 pub struct DeferredOptions {
     /// When rights change.
-    pub timing: Timing,
+    pub timing: DeferredTiming,
     /// Requests of a kind that wait at most. If more come, the next batch looks at all pages.
     pub queue_len: usize,
 }
 
 impl Default for DeferredOptions {
     fn default() -> Self {
-        Self { timing: Timing::Deferred(Duration::from_millis(40)), queue_len: 1 << 14 }
+        Self { timing: DeferredTiming::Deferred(Duration::from_millis(40)), queue_len: 1 << 14 }
     }
 }
 
@@ -89,7 +90,7 @@ pub struct DeferredService {
 
 #[derive(Debug)]
 struct ServiceInner {
-    timing: Timing,
+    timing: DeferredTiming,
     queues: RequestQueues,
     /// By number; held by a batch.
     ranges: Mutex<Vec<Option<Arc<SharedRange>>>>,
@@ -115,8 +116,8 @@ impl DeferredService {
             thread: OnceLock::new(),
         });
         let thread = match options.timing {
-            Timing::Synchronous => None,
-            Timing::Deferred(wait) => {
+            DeferredTiming::Synchronous => None,
+            DeferredTiming::Deferred(wait) => {
                 let inner = Arc::clone(&inner);
                 let run = move || inner.serve(wait);
                 Some(thread::Builder::new().name("cenote-protect".to_owned()).spawn(run)?)
@@ -152,19 +153,18 @@ impl DeferredService {
         add(&self.inner.counters.faults_served, 1);
     }
 
-    /// A number that no range has.
-    pub(super) fn next_number(&self) -> io::Result<u16> {
+    /// Adds a range, with a number that no other one has.
+    pub(super) fn add(&self, owner: Owner<PageWords>) -> io::Result<Arc<SharedRange>> {
         let mut ranges = self.inner.ranges();
         let free = ranges.iter().position(Option::is_none).unwrap_or(ranges.len());
         let number = u16::try_from(free).map_err(|_| io::ErrorKind::StorageFull)?;
+        let look_at_all = AtomicBool::new(false);
+        let shared = Arc::new(SharedRange { owner, number, look_at_all });
         if free == ranges.len() {
             ranges.push(None);
         }
-        Ok(number)
-    }
-
-    pub(super) fn add(&self, shared: &Arc<SharedRange>) {
-        self.inner.ranges()[usize::from(shared.number)] = Some(Arc::clone(shared));
+        ranges[free] = Some(Arc::clone(&shared));
+        Ok(shared)
     }
 
     pub(super) fn remove(&self, number: u16) {
@@ -177,7 +177,7 @@ impl DeferredService {
     /// A writer is about to store into a page that is closed.
     #[cold]
     pub(super) fn asked_to_open(&self, shared: &SharedRange, page: u64) {
-        if self.inner.timing == Timing::Synchronous {
+        if self.inner.timing == DeferredTiming::Synchronous {
             self.inner.open(shared, page..page + 1);
             return;
         }
@@ -191,7 +191,7 @@ impl DeferredService {
     /// The last writer of an open page has gone.
     #[cold]
     pub(super) fn asked_to_close(&self, shared: &SharedRange, page: u64) {
-        if self.inner.timing == Timing::Synchronous {
+        if self.inner.timing == DeferredTiming::Synchronous {
             self.inner.close(shared, &[page]);
             return;
         }
@@ -283,7 +283,7 @@ impl ServiceInner {
     /// Closes those of these pages, in order, that have no writer.
     fn close(&self, shared: &SharedRange, pages: &[u64]) {
         let words = shared.owner.rights();
-        let to_close = |page: &u64| words.judge_close(*page) == Verdict::Close;
+        let to_close = |page: &u64| words.judge_close(*page) == PageVerdict::Close;
         let closed: Vec<u64> = pages.iter().copied().filter(to_close).collect();
         add(&self.counters.cancelled, pages.len() - closed.len());
         for run in runs(closed.into_iter()) {
@@ -307,13 +307,13 @@ impl ServiceInner {
             return;
         }
         let words = shared.owner.rights();
-        let is_sync = self.timing == Timing::Synchronous;
+        let is_sync = self.timing == DeferredTiming::Synchronous;
         let to_open = |page: &u64| match is_sync {
             true => {
                 words.open(*page);
                 true
             }
-            false => words.judge_open(*page) == Verdict::Open,
+            false => words.judge_open(*page) == PageVerdict::Open,
         };
         let (count, opened): (_, Vec<u64>) =
             (pages.end - pages.start, pages.filter(to_open).collect());

@@ -157,9 +157,10 @@ fn refuses_stretches(raw: &mut Raw, token: Uuid) {
     }
 }
 
-/// A daemon with pool `numbers`.
+/// A daemon with pool `numbers`, which makes no puddle ahead: a thread does that while files are
+/// counted.
 fn with_numbers() -> Daemon {
-    let daemon = Daemon::start(&["--client-bytes", "100000000"]);
+    let daemon = Daemon::start(&["--client-bytes", "100000000", "--spare-bytes", "0"]);
     make(&daemon.connect(), "numbers", 1, &PoolOptions::default());
     daemon
 }
