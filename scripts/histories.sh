@@ -16,6 +16,8 @@ CENOTE_CRASH_DEPTH=all cargo test -p cenote-crashtest --test all -- \
 # Every bit of a heap's metadata.
 CENOTE_FLIPS=all cargo test -p cenote-heap --test all -- \
     flips::every_flipped_bit_of_descriptors --nocapture
+# Every page that is lost, in each operation.
+CENOTE_ALL=1 cargo test -p cenote --test all -- lost_metadata:: lost_log:: --nocapture
 # A million damaged headers of the wear heap, and its processes killed.
 CENOTE_WEAR_TRIALS=1000000 CENOTE_WEAR_KILLS=400 cargo test -p cenote-heap --test all -- \
     wear::corrupted:: wear::killed:: --nocapture

@@ -42,6 +42,10 @@ pub(crate) fn abort(context: &mut TxContext) {
     if !planted(Bug::AbortKeepsAllocation) {
         clear_marks(&context.allocated);
     }
+    // Nor a mark.
+    if context.tickets && context.writer.is_halted() {
+        return context.clear();
+    }
     context.writer.finish();
     context.writer.fence();
     context.range_pending = false;

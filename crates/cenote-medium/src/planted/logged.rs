@@ -40,6 +40,8 @@ pub enum LoggedBug {
     SealDamageUndone,
     /// A change goes on after a page of metadata was lost.
     LostPageChanged,
+    /// A commit ends although the marks of its tickets went to a page that was lost.
+    LostMarkBelieved,
     /// A change that is told to be made is taken back if its seal is gone.
     MadeChangeUndone,
     /// A change is told to be made before it is durable.
