@@ -1,6 +1,7 @@
 //! Why an archive is not written or not believed. Each says what and where: `at` counts bytes from
 //! the start of the archive.
 
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::header::HeaderError;
 use std::io;
 
@@ -108,6 +109,23 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io { source, .. } => ErrorKind::of_system(source),
+            Self::Header(error) => error.kind(),
+            Self::Truncated { .. }
+            | Self::Trailing { .. }
+            | Self::Damaged { .. }
+            | Self::Order { .. }
+            | Self::Manifest { .. }
+            | Self::Chunk { .. } => ErrorKind::Damaged,
+            Self::UnknownSection { .. } | Self::NoZstd => ErrorKind::Unsupported,
+            Self::ManifestLen { .. } => ErrorKind::Misuse,
+        }
+    }
+
     pub(crate) fn manifest(what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Manifest { what: what.into(), detail: detail.into() }
     }

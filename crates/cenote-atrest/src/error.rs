@@ -7,6 +7,7 @@
 //!   key.
 
 use cenote_layout::at_rest::{Mode, NodeId};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::Uuid;
 use std::io;
@@ -199,6 +200,68 @@ pub enum AtRestError {
         /// What the system says.
         source: io::Error,
     },
+}
+
+impl AtRestError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Header { source, .. } => source.kind(),
+            Self::OtherObject { .. }
+            | Self::WrongSize { .. }
+            | Self::Misplaced { .. }
+            | Self::NotListed { .. }
+            | Self::WrappedKey { .. }
+            | Self::Forged { .. }
+            | Self::RolledBack { .. }
+            | Self::Forked { .. } => ErrorKind::Damaged,
+            Self::NoKey { .. }
+            | Self::KeyNotUsed { .. }
+            | Self::WrongKeyKind { .. }
+            | Self::WrongKey { .. } => ErrorKind::Denied,
+            Self::WrongMode { .. } | Self::TooLarge { .. } | Self::NothingToRekey { .. } => {
+                ErrorKind::Misuse
+            }
+            Self::Stale { .. } => ErrorKind::Busy,
+            Self::Page(error) => error.fault.kind(),
+            Self::Key(error) => error.kind(),
+            Self::System { source, .. } => ErrorKind::of_system(source),
+        }
+    }
+}
+
+impl KeyError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotBuilt => ErrorKind::Unsupported,
+            Self::File { .. } | Self::Weak | Self::PassphraseLen { .. } | Self::Argon2 { .. } => {
+                ErrorKind::Misuse
+            }
+            Self::System { source, .. } => ErrorKind::of_system(source),
+        }
+    }
+}
+
+impl PageFault {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Damaged
+            | Self::SideDamaged
+            | Self::RolledBack
+            | Self::Moved { .. }
+            | Self::Node { .. }
+            | Self::NodeRead { .. }
+            | Self::NoSide => ErrorKind::Damaged,
+            Self::OutOfRange { .. } => ErrorKind::Misuse,
+            Self::Random(source) => ErrorKind::of_system(source),
+            Self::Cipher => ErrorKind::Io,
+        }
+    }
 }
 
 fn kind(passphrase: bool) -> &'static str {

@@ -20,6 +20,7 @@ pub mod block;
 pub mod class;
 mod copied;
 pub mod error;
+mod error_kinds;
 mod exclusion;
 pub mod heap;
 pub mod locks;

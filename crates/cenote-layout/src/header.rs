@@ -1,5 +1,6 @@
 //! The first 48 bytes of every header, and the checks that come before anything else is believed.
 
+use crate::error_kind::ErrorKind;
 use core::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -125,6 +126,12 @@ pub enum HeaderError {
 }
 
 impl HeaderError {
+    /// What a program can do about it.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        if self.is_newer() { ErrorKind::Unsupported } else { ErrorKind::Damaged }
+    }
+
     /// Whether the header is whole, and a newer release wrote it. Anything else is damage.
     #[must_use]
     pub const fn is_newer(&self) -> bool {

@@ -23,6 +23,7 @@ pub mod archive;
 pub mod at_rest;
 pub mod catalog;
 pub mod checksum;
+pub mod error_kind;
 pub mod header;
 pub mod heap;
 pub mod id;

@@ -1,5 +1,7 @@
 //! Why an entry could not be written.
 
+use cenote_layout::error_kind::ErrorKind;
+
 /// Why an entry could not be written. The log is as it was before, unless it is lost.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -17,4 +19,16 @@ pub enum LogError {
          fails"
     )]
     Lost,
+}
+
+impl LogError {
+    /// What a program can do about it.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Grow(_) => ErrorKind::Full,
+            Self::NotWritable(_) => ErrorKind::Damaged,
+            Self::Lost => ErrorKind::Ended,
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! as numbers inside [`io::Error`].
 
 use crate::planted::{Bug, planted};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_sys::mappings::{self, Full};
 use core::fmt;
 use rustix::io::Errno;
@@ -368,6 +369,26 @@ fn advice(source: &io::Error) -> &'static str {
 }
 
 impl MediumError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Open { source, .. } | Self::Io { source, .. } => ErrorKind::of_system(source),
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::Exists { .. } => ErrorKind::Exists,
+            Self::NoSpace { .. } | Self::Mappings { .. } => ErrorKind::Full,
+            Self::Denied { .. } | Self::ReadOnly { .. } | Self::NotGiven { .. } => {
+                ErrorKind::Denied
+            }
+            Self::Truncated { .. } | Self::NotAFile { .. } | Self::Linked { .. } => {
+                ErrorKind::Damaged
+            }
+            Self::BadName { .. } | Self::BadRange { .. } => ErrorKind::Misuse,
+            Self::WindowTaken { .. } | Self::Locked { .. } => ErrorKind::Busy,
+            Self::SyncFailedBefore { .. } | Self::Replaced { .. } => ErrorKind::Ended,
+        }
+    }
+
     /// Sorts what the system reported into the typed errors. Does not allocate.
     #[must_use]
     pub fn from_io(op: Operation, name: &str, source: io::Error) -> Self {

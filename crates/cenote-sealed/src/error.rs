@@ -2,6 +2,7 @@
 //! "matrix"`, `puddle 2 of pool "ledger"`.
 
 use cenote_atrest::{AtRestError, PageError, PageFault};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_medium::MediumError;
 use std::io;
 
@@ -45,6 +46,17 @@ pub enum SealedError {
 }
 
 impl SealedError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Medium(error) => error.kind(),
+            Self::AtRest { source, .. } => source.kind(),
+            Self::PageDamaged { fault, .. } => fault.kind(),
+            Self::Memory { .. } => ErrorKind::Full,
+        }
+    }
+
     /// What is wrong with a protection or its key.
     #[must_use]
     pub fn at_rest(what: &str, source: AtRestError) -> Self {

@@ -86,10 +86,6 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
         context.writer.reserve(entry_size(size_of::<Seal>() as u64))?;
     }
     change_marks(context)?;
-    if marks_are_lost(context) {
-        // Nothing is sealed: rolled back here, and by the next opener.
-        return Err(LogError::Lost);
-    }
     if planted(Bug::RangeMovedEarly) {
         context.writer.finish();
         context.writer.fence();
@@ -149,7 +145,8 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
 /// free on the medium all the time.
 ///
 /// # Errors
-/// A page of a log is lost: nothing has changed.
+/// A page of a log is lost: nothing has changed. Or one with marks is: the transaction ends in its
+/// log.
 fn change_marks(context: &mut TxContext) -> Result<(), LogError> {
     if context.allocated.is_empty() && context.freed.is_empty() {
         return Ok(());
@@ -167,6 +164,10 @@ fn change_marks(context: &mut TxContext) -> Result<(), LogError> {
     for held in &context.allocated {
         // SAFETY: the heap outlives the transaction (contract of `alloc`), and gave it the block.
         unsafe { held.heap.as_ref().set_mark(&held.block) };
+    }
+    if marks_are_lost(context) {
+        // Nothing is sealed: rolled back here, and by the next opener.
+        return Err(LogError::Lost);
     }
     if !changes || planted(Bug::MarkNotFlushed) {
         return Ok(());

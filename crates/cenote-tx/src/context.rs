@@ -4,6 +4,7 @@
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
 use cenote_heap::{AllocError, BackingError, Block, FreeError, Heap, RootWay};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
@@ -62,6 +63,20 @@ pub enum TxError {
 }
 
 impl TxError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Log(error) => error.kind(),
+            Self::Alloc(error) => error.kind(),
+            Self::Free(error) => error.kind(),
+            Self::ZeroSize { .. }
+            | Self::AlreadyFreed { .. }
+            | Self::PendingRedo { .. }
+            | Self::Range { .. } => ErrorKind::Misuse,
+        }
+    }
+
     /// What a pool says that is full.
     #[cold]
     pub(crate) fn full(size: u64, type_id: TypeId) -> Self {

@@ -289,117 +289,11 @@ pub enum Error {
     Aborted(String),
 }
 
-// As a derived implementation would show it. That would be compiled into each program that returns
-// an error from `main`, with those of all errors within.
+/// As `main` shows it: the message.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut of =
-            |variant: &str, value: &dyn fmt::Debug| f.debug_tuple(variant).field(value).finish();
-        match self {
-            Self::Medium(value) => of("Medium", value),
-            Self::Format(value) => of("Format", value),
-            Self::Open(value) => of("Open", value),
-            Self::Store(value) => of("Store", value),
-            Self::HeapOpen(value) => of("HeapOpen", value),
-            Self::HeapRecover(value) => of("HeapRecover", value),
-            Self::Reclaim(value) => of("Reclaim", value),
-            Self::Archive(value) => of("Archive", value),
-            Self::Copy(value) => of("Copy", value),
-            Self::RootIndex(value) => of("RootIndex", value),
-            Self::Tx(value) => of("Tx", value),
-            Self::Types(value) => of("Types", value),
-            Self::Policy(value) => of("Policy", value),
-            Self::Aborted(value) => of("Aborted", value),
-            Self::Pools => f.write_str("Pools"),
-            Self::AsIs => f.write_str("AsIs"),
-            _ => self.show_fields(f),
-        }
+        write!(f, "{self}")
     }
-}
-
-impl Error {
-    /// For variants that have fields with names.
-    fn show_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut of = |variant: &str, fields: &[Field<'_>]| show_variant(f, variant, fields);
-        match self {
-            Self::Dangling { addr, type_name } => {
-                of("Dangling", &[("addr", addr), ("type_name", type_name)])
-            }
-            Self::RootType { pool, index, found, found_name, expected, expected_name } => of(
-                "RootType",
-                &[
-                    ("pool", pool),
-                    ("index", index),
-                    ("found", found),
-                    ("found_name", found_name),
-                    ("expected", expected),
-                    ("expected_name", expected_name),
-                ],
-            ),
-            Self::NoRoom { pool, type_name, source } => {
-                of("NoRoom", &[("pool", pool), ("type_name", type_name), ("source", source)])
-            }
-            Self::WouldDeadlock { pool, by } => of("WouldDeadlock", &[("pool", pool), ("by", by)]),
-            Self::WaitedLong { pool, .. } => of("WaitedLong", &[("pool", pool)]),
-            Self::NotInTransaction { pool } => of("NotInTransaction", &[("pool", pool)]),
-            Self::NoRegion { place } => of("NoRegion", &[("place", place)]),
-            Self::NoPlace { place } => of("NoPlace", &[("place", place)]),
-            Self::OtherPool { at, to } => of("OtherPool", &[("at", at), ("to", to)]),
-            Self::Modes { first, other } => of("Modes", &[("first", first), ("other", other)]),
-            Self::OutOfBounds { index, len } => {
-                of("OutOfBounds", &[("index", index), ("len", len)])
-            }
-            Self::TraceDue { pool } => of("TraceDue", &[("pool", pool)]),
-            Self::CharBoundary { index } => of("CharBoundary", &[("index", index)]),
-            Self::NotWhole { pool, why } => of("NotWhole", &[("pool", pool), ("why", why)]),
-            Self::InvalidValues { pool, count, first } => {
-                of("InvalidValues", &[("pool", pool), ("count", count), ("first", first)])
-            }
-            Self::RootName { name, reason } => {
-                of("RootName", &[("name", name), ("reason", reason)])
-            }
-            Self::NamedRootType { pool, name, found, found_name, expected, expected_name } => of(
-                "NamedRootType",
-                &[
-                    ("pool", pool),
-                    ("name", name),
-                    ("found", found),
-                    ("found_name", found_name),
-                    ("expected", expected),
-                    ("expected_name", expected_name),
-                ],
-            ),
-            Self::NotPsynced { source } => of("NotPsynced", &[("source", source)]),
-            Self::HalfDone { why } => of("HalfDone", &[("why", why)]),
-            Self::Medium(_)
-            | Self::Format(_)
-            | Self::Open(_)
-            | Self::Store(_)
-            | Self::HeapOpen(_)
-            | Self::HeapRecover(_)
-            | Self::Reclaim(_)
-            | Self::Archive(_)
-            | Self::Copy(_)
-            | Self::RootIndex(_)
-            | Self::Tx(_)
-            | Self::Types(_)
-            | Self::Policy(_)
-            | Self::Aborted(_)
-            | Self::Pools
-            | Self::AsIs => Ok(()),
-        }
-    }
-}
-
-/// Name and value of a field.
-type Field<'a> = (&'a str, &'a dyn fmt::Debug);
-
-fn show_variant(f: &mut fmt::Formatter<'_>, variant: &str, fields: &[Field<'_>]) -> fmt::Result {
-    let mut shown = f.debug_struct(variant);
-    for (name, value) in fields {
-        shown.field(name, value);
-    }
-    shown.finish()
 }
 
 /// Why a run was not begun, or not ended. What it gave back before, if anything, were leaks.

@@ -101,6 +101,7 @@ mod copying;
 mod daemon_api;
 mod derived;
 mod error;
+mod error_kinds;
 mod extensions;
 pub mod filter;
 mod frames;
@@ -158,29 +159,32 @@ pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::wear::{WearDamage, WearStats};
 pub use cenote_heap::{
-    Damage as HeapDamage, HeapReport, HeapStats, RecoveryReport, SuperblockInfo, TraceOptions,
-    TraceProgress, TrimProgress, TrimReport, Use, ValueReport,
+    AllocError, Damage as HeapDamage, FreeError, HeapReport, HeapStats, OpenError as HeapOpenError,
+    RecoverError, RecoveryReport, RootError, SuperblockInfo, TraceOptions, TraceProgress,
+    TrimProgress, TrimReport, Use, ValueReport,
 };
+pub use cenote_layout::error_kind::ErrorKind;
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
-pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
+pub use cenote_medium::{Durability, Medium, MediumError, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{
     Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten,
 };
 pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy,
-    CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, JournalPolicy, KeyError, Keyring,
-    Locking, MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo,
+    CrashKind, Damage, DamagePolicy, FormatError, FormatOptions, HeapKind, JournalPolicy, KeyError,
+    Keyring, Locking, MasterKey, OpenError, OpenOptions, OpenReport, PermissionChange, PoolInfo,
     PoolListing as ListedPool, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
-    RestoredPool, StoreInfo, UndecidedLogs, VerifiedPuddle, WindowPolicy,
+    RestoredPool, StoreError, StoreInfo, UndecidedLogs, VerifiedPuddle, WindowPolicy,
 };
+pub use cenote_tx::TxError;
 pub use copy_pool::{CopiedPool, CopyOptions, CopyPhase, CopyProgress, OnCopyProgress};
 pub use copy_refused::CopyRefused;
 pub use error::{Error, ReclaimRefused, Result};
 pub use heap_ptr::HeapPtr;
 pub use holder::{RegionPtr, RelPtr};
 pub use open_pool::Pool;
-pub use persist::Persist;
+pub use persist::{Persist, TypeSetError};
 pub use pool::Blocks;
 pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;

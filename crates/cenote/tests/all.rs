@@ -15,6 +15,7 @@ mod crowded;
 mod damaged_values;
 mod derive;
 mod doubt;
+mod error_kinds;
 mod frontier;
 mod heap_kinds;
 mod heap_ptrs;

@@ -1,6 +1,7 @@
 //! Why pools are not exported or imported. Nothing has changed then.
 
 use cenote_archive::ArchiveError;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::values::InvalidValue;
 use cenote_medium::MediumError;
 use cenote_store::{Layouts, StoreError, TypeMismatch};
@@ -133,6 +134,28 @@ pub enum ArchivingError {
     /// The caller that watched the progress stopped it.
     #[error("stopped; nothing was kept")]
     Stopped,
+}
+
+impl ArchivingError {
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Archive(error) => error.kind(),
+            Self::Store(error) => error.kind(),
+            Self::Medium(error) => error.kind(),
+            Self::NoPool | Self::Names { .. } => ErrorKind::Misuse,
+            Self::NotRecovered { .. } | Self::TraceDue { .. } => ErrorKind::Unfinished,
+            Self::Damaged { .. } | Self::Values { .. } => ErrorKind::Damaged,
+            Self::NoKey { .. } => ErrorKind::Denied,
+            Self::File { source, .. } => ErrorKind::of_system(source),
+            Self::NoDirectory { .. } => ErrorKind::NotFound,
+            Self::Exists { .. } => ErrorKind::Exists,
+            Self::NoSpace { .. } => ErrorKind::Full,
+            Self::ProgramType(_) => ErrorKind::Misuse,
+            Self::Stopped => ErrorKind::Aborted,
+        }
+    }
 }
 
 /// The first few, for a message.

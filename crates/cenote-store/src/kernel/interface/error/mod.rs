@@ -2,6 +2,7 @@
 //! refused changes nothing. Damage and misuse are different errors.
 
 mod format;
+mod kinds;
 mod open;
 mod store;
 mod text;
