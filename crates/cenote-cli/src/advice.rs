@@ -5,8 +5,8 @@
 //! a command. An error whose text suits programs and users keeps it. A test compares this file with
 //! the library: each text there that names its interface has its variant here.
 
+use crate::at_rest_modes::name_of;
 use crate::failure::{Failure, STORE, word};
-use crate::keys::name_of;
 use cenote::{ArchivingError, CopyRefused, Error, HeapKind, ReclaimRefused};
 use cenote_layout::wear::WAIT_MS_MAX;
 use cenote_medium::MediumError;

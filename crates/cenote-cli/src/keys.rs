@@ -3,33 +3,10 @@
 
 use crate::cli::KeyOf;
 use crate::failure::Failure;
-use cenote_object::{Argon2Params, KeyError, Keyring, Locking, MasterKey, Mode};
+use cenote_object::{Argon2Params, KeyError, Keyring, Locking, MasterKey};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-
-/// A mode of protection at rest by its name on the command line.
-pub(crate) fn parse_at_rest(text: &str) -> Result<Mode, String> {
-    Ok(match text {
-        "none" => Mode::None,
-        "integrity" => Mode::Integrity,
-        "encryption" => Mode::Encryption,
-        "both" => Mode::EncryptionIntegrity,
-        "authenticated" => Mode::Authenticated,
-        _ => return Err("use none, integrity, encryption, both or authenticated".into()),
-    })
-}
-
-/// The name of a mode on the command line.
-pub(crate) fn name_of(mode: Mode) -> &'static str {
-    match mode {
-        Mode::None => "none",
-        Mode::Integrity => "integrity",
-        Mode::Encryption => "encryption",
-        Mode::EncryptionIntegrity => "both",
-        Mode::Authenticated => "authenticated",
-    }
-}
 
 /// Most bytes of a file with a key or a passphrase.
 const KEY_FILE_LEN_MAX: u64 = 1 << 20;

@@ -12,6 +12,7 @@
 //!   the command without a message.
 
 mod advice;
+mod at_rest_modes;
 mod cli;
 mod commands;
 mod copies;

@@ -33,8 +33,9 @@ pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
 pub use clients::{ClientItem, ClientState, HeldPool};
 pub use hold::{Call, Stance};
 pub use message::{
-    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, PoolItem, PoolSpec, PuddlePlace, Refusal,
-    Reply, Stat, UndecidedLogsItem, VERSION, decode, encode, peek,
+    DecodeError, IMPORT_LEN_MAX, IMPORT_POOLS_MAX, MESSAGE_LEN_MAX, MediumText, ObjectItem,
+    PoolItem, PoolSpec, PuddlePlace, Refusal, Reply, Stat, UndecidedLogsItem, VERSION, decode,
+    encode, peek,
 };
 pub use requests::{Request, Rights, Topic};
-pub use spec::{IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec};
+pub use spec::{ImportPoolSpec, ImportSpec};

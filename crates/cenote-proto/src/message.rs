@@ -10,6 +10,11 @@ use cenote_layout::catalog::{HeapKind, PoolMode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// Most bytes of an [`ImportSpec`](crate::ImportSpec).
+pub const IMPORT_LEN_MAX: usize = 4 << 20;
+/// Most pools of one import through a daemon.
+pub const IMPORT_POOLS_MAX: usize = 1024;
+
 /// The version that this release speaks, and the only one that it understands.
 pub const VERSION: u16 = 8;
 /// Most bytes of one message, its header included.
@@ -55,8 +60,8 @@ pub enum DecodeError {
     #[error(
         "the import has {pools} pools and a list of {len} bytes, and a daemon takes {} and {}: \
          import fewer pools at once",
-        crate::spec::IMPORT_POOLS_MAX,
-        crate::spec::IMPORT_LEN_MAX
+        IMPORT_POOLS_MAX,
+        IMPORT_LEN_MAX
     )]
     SpecTooLong {
         /// Bytes of its list.

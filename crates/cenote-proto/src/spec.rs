@@ -4,16 +4,11 @@
 //! where it is small, and eight in memory, so reading them may take some ten times as much. Whether
 //! what they say can be is for the receiver to judge, before it makes more of it.
 
-use crate::message::DecodeError;
+use crate::message::{DecodeError, IMPORT_LEN_MAX, IMPORT_POOLS_MAX};
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::id::PoolId;
 use cenote_layout::types::TypeRecord;
 use serde::{Deserialize, Serialize};
-
-/// Most bytes of an [`ImportSpec`].
-pub const IMPORT_LEN_MAX: usize = 4 << 20;
-/// Most pools of one import through a daemon.
-pub const IMPORT_POOLS_MAX: usize = 1024;
 
 /// What is to be imported together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
 //! Which modules of a crate, or of a large folder in it, name which others.
 //!
-//! A *unit* is a crate, or a folder with more than [`FOLDER_MAX`] modules. Its members are the
-//! modules directly in it; a folder among them counts as one member. A path counts if it starts
-//! with `crate`, `self` or `super`, in `use`, in code and in arguments of macros, or if the unit's
-//! root names a module of its own. A name that the unit's root or the crate's root exports again
+//! A *unit* is a crate, or a folder with two modules or more. Its members are the modules directly in
+//! it, and its root; a folder among them counts as one member. The root of a folder with at most
+//! [`FOLDER_MAX`] modules is no member. A path counts if it starts
+//! with `crate`, `self` or `super`, in `use`, in code and in arguments of macros and attributes, or if
+//! the unit's root names a module of its own. A name that the unit's root or the crate's root exports again
 //! counts as the member that has it. The root's `pub use` is no import: the root names all members,
 //! so every unit would be one cycle.
 
@@ -19,7 +20,8 @@ use crate::sources::Module;
 pub(crate) const ROOT: &str = "lib.rs";
 /// The name of a folder's root among its modules.
 const FOLDER_ROOT: &str = "mod.rs";
-/// A folder with more modules is a unit of its own.
+/// Of a folder with more modules the root counts as one of them. In smaller ones a part may name what
+/// the root defines for all.
 const FOLDER_MAX: usize = 8;
 /// Exports of exports that are followed.
 const EXPORTS_MAX: usize = 4;
@@ -37,8 +39,8 @@ pub(crate) fn folders(modules: &[Module]) -> Vec<Vec<String>> {
     for (_, folder) in modules.iter().filter_map(|m| m.path.split_last()) {
         *sizes.entry(folder).or_default() += 1;
     }
-    let large = sizes.into_iter().filter(|(folder, size)| !folder.is_empty() && *size > FOLDER_MAX);
-    large.map(|(folder, _)| folder.to_vec()).collect()
+    let units = sizes.into_iter().filter(|(folder, size)| !folder.is_empty() && *size > 1);
+    units.map(|(folder, _)| folder.to_vec()).collect()
 }
 
 /// Finds the imports in the unit `folder` (none: the crate) among `modules`, all of one crate.
@@ -64,6 +66,13 @@ pub(crate) fn imports(modules: &[Module], folder: &[String]) -> Imports {
         }
         finder.named.remove(own);
         found.edges.entry(own.to_owned()).or_default().extend(finder.named);
+    }
+    let parts = modules.iter().filter(|m| m.path.split_last().is_some_and(|l| l.1 == folder));
+    if !folder.is_empty() && parts.count() <= FOLDER_MAX {
+        found.edges.remove(FOLDER_ROOT);
+        for named in found.edges.values_mut() {
+            named.remove(FOLDER_ROOT);
+        }
     }
     found
 }
@@ -235,6 +244,13 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         visit::visit_macro(self, called);
     }
 
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta {
+            self.add_tokens(list.tokens.clone());
+        }
+        visit::visit_attribute(self, attribute);
+    }
+
     // A visibility names a module and imports nothing.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 }
@@ -255,6 +271,10 @@ mod tests {
             module(&["a"], "pub struct Kind; pub struct Other;"),
             module(&["b"], "pub(crate) fn f() { let x = crate::c::g(); }"),
             module(&["b", "inner"], "use super::super::a::Kind; pub struct Deep;"),
+            module(
+                &["e"],
+                "#[error(\"{}\", crate::c::g())] struct E; #[doc = \"crate::a\"] fn f() {}",
+            ),
             module(&["c"], "use crate::Deep; fn g() { assert!(super::Renamed == crate::here()); }"),
             module(&["d"], "/// [`crate::a`]\nfn f(x: std::a::Kind) { a::f(); self::b() }"),
         ];
@@ -265,6 +285,7 @@ mod tests {
     fn paths_in_uses_code_and_macros_count_and_names_go_to_their_module() {
         assert_eq!(named("b"), ["a", "c"]);
         assert_eq!(named("c"), ["a", "b", ROOT]);
+        assert_eq!(named("e"), ["c"]);
     }
 
     #[test]
@@ -287,7 +308,8 @@ mod tests {
         for name in ["c", "d", "e", "f", "g", "h"] {
             modules.push(module(&["big", name], ""));
         }
-        assert!(folders(&modules).is_empty());
+        let small = imports(&modules, &folders(&modules)[0]).edges;
+        assert!(!small.contains_key(FOLDER_ROOT) && !small["c"].contains(FOLDER_ROOT));
         modules.push(module(&["big", "i"], ""));
         let all = folders(&modules);
         assert_eq!(all, [["big"]]);

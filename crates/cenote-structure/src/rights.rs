@@ -1,7 +1,7 @@
 //! Page rights change in one crate: nothing else calls what changes them.
 //!
 //! Found by its last two names, in paths and in imports: `memory::protect`. Of an import that is
-//! named anew the import itself is found. Modules of tests are not looked at.
+//! named anew, a function's or its module's, the import itself is found. Modules of tests are not looked at.
 
 use syn::visit::{self, Visit};
 use syn::{Path, UseTree};
@@ -9,7 +9,8 @@ use syn::{Path, UseTree};
 use crate::sources::Module;
 
 /// What changes page rights: the module and the function.
-const CHANGES: [(&str, &str); 2] = [("memory", "protect"), ("mm", "mprotect")];
+const CHANGES: [(&str, &str); 4] =
+    [("memory", "protect"), ("mm", "mprotect"), ("libc", "mprotect"), ("libc", "pkey_mprotect")];
 /// Where it may be called: which crate, and in which module and those below, if not in all.
 const ALLOWED: [(&str, Option<&str>); 3] =
     [("cenote-protect", None), ("cenote-sys", None), ("cenote-medium", Some("sim"))];
@@ -52,7 +53,14 @@ impl FoundCalls {
         match tree {
             UseTree::Path(path) => self.look_at_tree(&path.ident.to_string(), &path.tree),
             UseTree::Name(name) => self.look(before, &name.ident.to_string()),
-            UseTree::Rename(name) => self.look(before, &name.ident.to_string()),
+            UseTree::Rename(name) => {
+                let renamed = name.ident.to_string();
+                self.look(before, &renamed);
+                // Calls through the new name would not be found.
+                if CHANGES.iter().any(|(module, _)| *module == renamed) {
+                    self.names.push(format!("{renamed} as {}", name.rename));
+                }
+            }
             UseTree::Glob(_) => {
                 let all = CHANGES.into_iter().filter(|(module, _)| *module == before);
                 self.names.extend(all.map(|(module, _)| format!("{module}::*")));
@@ -118,6 +126,8 @@ mod tests {
             found("use cenote_sys::{fault, memory::protect as p};"),
             message("memory::protect")
         );
+        assert_eq!(found("use cenote_sys::memory as m;"), message("memory as m"));
+        assert_eq!(found("fn f() { libc::mprotect(at, len, 0); }"), message("libc::mprotect"));
         assert_eq!(found("use cenote_sys::memory::*;"), message("memory::*"));
         assert_eq!(
             found("fn f() { assert!(memory::protect(1, 2, None).is_ok()); }"),

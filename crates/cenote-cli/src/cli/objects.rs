@@ -64,7 +64,7 @@ pub(crate) struct ObjectCreate {
     pub(crate) mode: u32,
     /// How the object is protected at rest: none, integrity, encryption, both, or authenticated.
     /// This cannot be changed later. Default: authenticated if a key is given, else none
-    #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
+    #[arg(long, value_name = "MODE", value_parser = crate::at_rest_modes::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
 }
 

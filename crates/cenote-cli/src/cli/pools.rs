@@ -61,7 +61,7 @@ pub(crate) struct Create {
     /// How the pool is protected at rest: none, integrity, encryption, both, or authenticated. A
     /// protected pool is in shadowed mode, and every crash takes it back to its last psync.
     /// Default: authenticated if a key is given, else none
-    #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
+    #[arg(long, value_name = "MODE", value_parser = crate::at_rest_modes::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
     /// Only print what would be done
     #[arg(short = 'n', long)]

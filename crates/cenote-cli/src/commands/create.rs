@@ -1,6 +1,7 @@
 //! `cenote create`: makes a pool.
 
 use super::ls::{heap, mode};
+use crate::at_rest_modes::name_of;
 use crate::cli::{Create, heap_with};
 use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
@@ -52,7 +53,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         ))?;
         out.object(&json!({
             "pool": name, "bytes": options.puddle_size, "mode": mode(options.mode, AtRest::None),
-            "at_rest": keys::name_of(protection), "heap": heap(options.heap), "dry_run": true,
+            "at_rest": name_of(protection), "heap": heap(options.heap), "dry_run": true,
         }))?;
         return Ok(Verdict::Clean);
     }
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
     out.object(&json!({
         "pool": name, "id": id.0, "bytes": options.puddle_size,
         "mode": mode(options.mode, AtRest::None),
-        "at_rest": keys::name_of(protection), "heap": heap(options.heap),
+        "at_rest": name_of(protection), "heap": heap(options.heap),
     }))?;
     Ok(Verdict::Clean)
 }

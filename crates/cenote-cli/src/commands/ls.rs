@@ -1,8 +1,8 @@
 //! `cenote ls`: the pools of a store, how they were left, and the roots that have names.
 
+use crate::at_rest_modes::name_of;
 use crate::cli::Ls;
 use crate::failure::{Failure, Verdict};
-use crate::keys;
 use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
@@ -180,7 +180,7 @@ pub(crate) fn as_json(listed: &PoolRow) -> Value {
     json!({
         "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
         "due_puddles": pool.pending,
-        "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()),
+        "mode": mode(record.mode, AtRest::None), "at_rest": name_of(pool.at_rest.mode()),
         "heap": heap(record.heap), "wear_wait_ms": wear_wait_ms(record.heap),
         "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
@@ -200,7 +200,9 @@ pub(crate) fn mode(mode: PoolMode, at_rest: AtRest) -> String {
     match (mode, at_rest) {
         (PoolMode::Direct, _) => "direct".into(),
         (PoolMode::Shadowed, AtRest::None) => "shadowed".into(),
-        (PoolMode::Shadowed, at_rest) => format!("shadowed, {}", keys::name_of(at_rest.mode())),
+        (PoolMode::Shadowed, at_rest) => {
+            format!("shadowed, {}", name_of(at_rest.mode()))
+        }
     }
 }
 

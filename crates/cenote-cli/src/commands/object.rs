@@ -4,6 +4,7 @@
 //! in memory only.
 
 use super::given_up::objects_to_change;
+use crate::at_rest_modes::name_of;
 use crate::cli::{
     ChangedStore, Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport,
     ObjectInfo as InfoOf, ObjectRm, StoreDir,
@@ -80,7 +81,7 @@ fn as_json(info: &Info) -> Value {
         "puddle": record.puddle.to_string(), "state": info.state.letters(),
         "left": info.found.to_string(),
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
-        "created_at_s": record.created_at_s, "at_rest": keys::name_of(record.at_rest.mode()),
+        "created_at_s": record.created_at_s, "at_rest": name_of(record.at_rest.mode()),
     })
 }
 
@@ -165,7 +166,7 @@ fn info(arguments: &InfoOf, out: &mut Out) -> Result<Verdict, Failure> {
         "mode",
         format_args!("{:o}, user {}, group {}", record.permissions, record.uid, record.gid),
     )?;
-    out.field("at rest", keys::name_of(record.at_rest.mode()))?;
+    out.field("at rest", name_of(record.at_rest.mode()))?;
     out.field("created", date(record.created_at_s))?;
     out.field("puddle", record.puddle)?;
     out.object(&as_json(&info))?;

@@ -4,8 +4,8 @@
 use super::findings::Findings;
 use super::object;
 use crate::advice::at_rest;
+use crate::at_rest_modes::name_of;
 use crate::failure::Failure;
-use crate::keys;
 use crate::output::Out;
 use crate::progress;
 use crate::stop::Stop;
@@ -46,9 +46,9 @@ fn locked(error: &AtRestError, mode: Mode) -> String {
         AtRestError::NoKey { .. } => format!(
             "protected ({}): not verified without its key: give it with --key-file or \
              --passphrase-file",
-            keys::name_of(mode)
+            name_of(mode)
         ),
-        error => format!("protected ({}): not verified: {}", keys::name_of(mode), at_rest(error)),
+        error => format!("protected ({}): not verified: {}", name_of(mode), at_rest(error)),
     }
 }
 
@@ -108,7 +108,7 @@ fn one(
         text: format!("object \"{name}\": {text}"),
         checked,
         json: json!({
-            "object": name, "at_rest": keys::name_of(mode), "checked": checked, "pages": pages,
+            "object": name, "at_rest": name_of(mode), "checked": checked, "pages": pages,
             "locked": locked,
         }),
     };
@@ -142,7 +142,7 @@ fn one(
     let text = match found.covered {
         true => format!("{size}, {} verified", plural(found.pages, "page")),
         false => {
-            format!("{size}; protection \"{}\" does not cover its values", keys::name_of(mode))
+            format!("{size}; protection \"{}\" does not cover its values", name_of(mode))
         }
     };
     said(text, true, if found.covered { found.pages } else { 0 }, false)

@@ -1,6 +1,7 @@
 //! `cenote snapshot` and `cenote restore`: objects in files of their own.
 
 use super::object::{objects_of, to_change, to_look};
+use crate::at_rest_modes::name_of;
 use crate::cli::{Restore, Snapshot};
 use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
@@ -78,7 +79,7 @@ pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Fai
         "object": record.name, "file": arguments.file.display().to_string(),
         "bytes": record.data_len, "address": address,
         "moved_from": moved_from, "of": made.of.name, "of_store": made.of.store.to_string(),
-        "at_rest": keys::name_of(record.at_rest.mode()),
+        "at_rest": name_of(record.at_rest.mode()),
     }))?;
     Ok(Verdict::Clean)
 }

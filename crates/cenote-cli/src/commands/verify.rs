@@ -5,6 +5,7 @@ use super::damage;
 use super::object::{to_change, to_look};
 use super::protected;
 use crate::advice::at_rest;
+use crate::at_rest_modes::name_of;
 use crate::cli::{Rekey, Verify};
 use crate::failure::{Failure, Verdict};
 use crate::keys;
@@ -231,7 +232,7 @@ impl Looked<'_> {
             (false, _) => out.line(format_args!(
                 "{} {kind} \"{name}\" has protection \"{}\", which cannot tell damage from data",
                 out.warn("not verified:"),
-                keys::name_of(mode)
+                name_of(mode)
             ))?,
             (true, 0) => {
                 out.line(format_args!("{} {checked} of {kind} \"{name}\"", out.good("whole:")))?
@@ -249,7 +250,7 @@ impl Looked<'_> {
             .collect();
         out.object(&json!({
             kind: name,
-            "at_rest": keys::name_of(mode),
+            "at_rest": name_of(mode),
             "covered": covered,
             "pages": pages,
             "damaged": listed,

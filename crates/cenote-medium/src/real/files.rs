@@ -30,8 +30,6 @@ use super::owner::Owner;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
-/// Permissions of new files, before the user's umask.
-pub(super) const FILE_MODE: u32 = 0o666;
 /// Permissions of new directories, before the user's umask.
 pub(super) const DIR_MODE: u32 = 0o777;
 /// Descriptors kept for files that were written and not synced. Further ones are opened again by
@@ -224,7 +222,7 @@ impl Files {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let (dir, path) = self.at(name);
-        let file = rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(FILE_MODE))
+        let file = rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(lock::FILE_MODE))
             .map(File::from)
             .map_err(|errno| failed(errno.into()))?;
         let given = self.owner.give(op, name, &file, self.dir());

@@ -15,6 +15,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::{FileName, LockGuard, LockHolder, LockKind, MediumError, Operation};
 
+/// Permissions of new files, before the user's umask.
+pub(super) const FILE_MODE: u32 = 0o666;
+
 /// A file locked by this process, once however many guards share it.
 struct HeldFile {
     device: u64,
@@ -109,7 +112,7 @@ pub(super) fn lock(
     if writable {
         flags |= OFlags::CREATE;
     }
-    let file = rustix::fs::openat(at.0, at.1, flags, Mode::from_raw_mode(super::files::FILE_MODE))
+    let file = rustix::fs::openat(at.0, at.1, flags, Mode::from_raw_mode(FILE_MODE))
         .map(File::from)
         .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
     let stat =

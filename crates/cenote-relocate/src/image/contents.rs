@@ -1,11 +1,9 @@
 //! What an image holds: where blocks of which type lie in it, and which of them are allocated. Each
 //! kind of heap says that in its own way.
 
-use super::{apart, traced};
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::relocate::RewriteJob;
 
 /// Blocks of one size and one type that lie side by side.
 pub(super) struct Extent {
@@ -35,16 +33,6 @@ pub(super) struct Contents {
     pub(super) holes: Vec<(u64, u64)>,
     /// Offset of the numbered roots, in a root puddle.
     pub(super) roots: Option<usize>,
-}
-
-impl Contents {
-    /// What the image of a job's puddle holds.
-    pub(super) fn of(image: &[u8], job: &RewriteJob) -> Result<Self, String> {
-        match &job.blocks {
-            None => traced::contents(image, &job.puddle),
-            Some(blocks) => apart::contents(image, &job.puddle, blocks),
-        }
-    }
 }
 
 impl Extent {

@@ -33,6 +33,14 @@ use contents::{Contents, Extent};
 /// its map.
 const FIXED_MAX: u64 = 1024;
 
+/// What the image of a job's puddle holds.
+fn contents_of(image: &[u8], job: &RewriteJob) -> Result<Contents, String> {
+    match &job.blocks {
+        None => traced::contents(image, &job.puddle),
+        Some(blocks) => apart::contents(image, &job.puddle, blocks),
+    }
+}
+
 /// A pointer of a value.
 #[derive(Clone, Copy)]
 struct ImageSlot {
@@ -267,7 +275,7 @@ pub fn for_each_pointer(
 /// # Errors
 /// The bytes are no heap puddle of that size; they are as they were.
 pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
-    let contents = Contents::of(image, job)?;
+    let contents = contents_of(image, job)?;
     let mut done = Rewritten {
         damaged: contents.damaged,
         holes: contents.holes.clone(),
@@ -372,7 +380,7 @@ fn rewrite_slot(
 /// once only, and so are numbers of pools.
 #[must_use]
 pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
-    let contents = Contents::of(image, job).ok()?;
+    let contents = contents_of(image, job).ok()?;
     if !job.moves.is_repeatable() && !planted(Bug::Pointer(PointerBug::OverlapRepeated)) {
         return None;
     }

@@ -1,7 +1,7 @@
 //! What the thread of a run does: marks in all pools until nothing is left, condemns the leaks of
 //! those that it is for, and gives them back.
 
-use super::run::{Ending, Hold, ReclaimRun, Slice};
+use super::run::{Ending, Hold, ReclaimRun, Slice, Totals};
 use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, ReclaimedType};
 use crate::error::ReclaimRefused;
 use crate::open_pool::PoolInner;
@@ -18,26 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 /// Leaks that are given back under one hold of a pool's lock.
 const GIVE_BACK: usize = 128;
-
-/// What is counted over all pools.
-#[derive(Default)]
-pub(super) struct Totals {
-    slices: u64,
-    longest_hold: Duration,
-    reached: BTreeMap<PoolId, u64>,
-}
-
-impl Totals {
-    /// Runs something, and then lets go of a lock.
-    pub(super) fn timed<T>(&mut self, body: impl FnOnce() -> T, release: impl FnOnce()) -> T {
-        let began = Instant::now();
-        let result = body();
-        release();
-        self.slices += 1;
-        self.longest_hold = self.longest_hold.max(began.elapsed());
-        result
-    }
-}
 
 /// One run on the thread that does it.
 pub(super) struct Driver<'r, 'p> {

@@ -1,6 +1,5 @@
 //! The members of a run, and the turnstile.
 
-use super::driver::Totals;
 use super::{Outcome, ReclaimPolicy};
 use crate::checking::{drop_left, refuse_within};
 use crate::error::{ReclaimRefused, Result};
@@ -20,10 +19,31 @@ use core::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// How long a slice waits for a pool's lock: long enough for the lock to be handed over where many
 /// want it.
 const WAIT: Duration = Duration::from_millis(10);
+
+/// What is counted over all pools.
+#[derive(Default)]
+pub(super) struct Totals {
+    pub(super) slices: u64,
+    pub(super) longest_hold: Duration,
+    pub(super) reached: BTreeMap<PoolId, u64>,
+}
+
+impl Totals {
+    /// Runs something, and then lets go of a lock.
+    pub(super) fn timed<T>(&mut self, body: impl FnOnce() -> T, release: impl FnOnce()) -> T {
+        let began = Instant::now();
+        let result = body();
+        release();
+        self.slices += 1;
+        self.longest_hold = self.longest_hold.max(began.elapsed());
+        result
+    }
+}
 
 /// The store's registry, for a heap that must not keep the store open.
 struct TypesOf(Weak<Inner>);
