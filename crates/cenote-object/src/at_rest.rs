@@ -137,8 +137,8 @@ pub(crate) fn rekey(
         primary.write_at(info.data_offset() + info.regions_offset(), &header)?;
         return Ok(Rekeyed::of(Ok(primary.sync()?)));
     }
-    if let Some(keeper) = shared.keeper() {
-        return through_daemon(connected::psync_lines(keeper, info, &changes), &source, &header);
+    if let Some(daemon) = shared.daemon() {
+        return through_daemon(connected::psync_lines(daemon, info, &changes), &source, &header);
     }
     let (ids, journal) = ([info.id()], shared.journal()?);
     let Some(draft) = Draft::new(&ids, &changes) else {

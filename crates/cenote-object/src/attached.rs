@@ -64,7 +64,7 @@ impl Attached {
         // object that a writer here has.
         shared.refuse_written(&info)?;
         let asked =
-            shared.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
+            shared.daemon().map(|daemon| shared.ask_for(daemon, &info, false)).transpose()?;
         let attached = Self::look(shared, &info, asked).and_then(|(primary, found)| {
             let view = match protected {
                 true => Some(view_for_reading(shared, &info, &primary, key)?),
@@ -79,9 +79,9 @@ impl Attached {
         // SAFETY: `ask_for` admitted it, under the door's lock, which is held: no other thread of
         // this process is about to map it.
         unsafe { shared.store.dismiss(&info.file()) };
-        let (primary, found, view) = match (attached, shared.keeper()) {
-            (Err(error), Some(keeper)) if !shared.is_used(info.id()) => {
-                let _ = shared.give_up(keeper, &info);
+        let (primary, found, view) = match (attached, shared.daemon()) {
+            (Err(error), Some(daemon)) if !shared.is_used(info.id()) => {
+                let _ = shared.give_up(daemon, &info);
                 return Err(error);
             }
             (attached, _) => attached?,
@@ -113,15 +113,15 @@ impl Attached {
         let _inside = shared.door.enter();
         shared.enter_writer(&info)?;
         let known = info.clone();
-        let asked = shared.keeper().map(|keeper| shared.ask_for(keeper, &info, true)).transpose();
+        let asked = shared.daemon().map(|daemon| shared.ask_for(daemon, &info, true)).transpose();
         let attached = asked.and_then(|asked| {
             let attached = match protected {
                 true => Self::view_for_writing(shared, info, key, mechanism, asked),
                 false => Self::map_for_writing(shared, info, mechanism, asked),
             };
             attached.inspect_err(|_| {
-                if let Some(keeper) = shared.keeper() {
-                    let _ = shared.give_up(keeper, &known);
+                if let Some(daemon) = shared.daemon() {
+                    let _ = shared.give_up(daemon, &known);
                 }
             })
         });
@@ -507,8 +507,8 @@ impl Attached {
                 self.shared.forget_view(id);
                 self.unmap()
             })?;
-            return match self.shared.keeper() {
-                Some(keeper) if !self.shared.is_used(id) => self.shared.give_up(keeper, &self.info),
+            return match self.shared.daemon() {
+                Some(daemon) if !self.shared.is_used(id) => self.shared.give_up(daemon, &self.info),
                 _ => Ok(()),
             };
         }
@@ -527,8 +527,8 @@ impl Attached {
         } else {
             Ok(())
         };
-        let given_up = match self.shared.keeper() {
-            Some(keeper) if !self.shared.is_silent() => self.shared.give_up(keeper, &self.info),
+        let given_up = match self.shared.daemon() {
+            Some(daemon) if !self.shared.is_silent() => self.shared.give_up(daemon, &self.info),
             _ => Ok(()),
         };
         self.shared.leave_writer(self.info.id());

@@ -21,14 +21,14 @@ impl Shared {
     /// How its last writer left it.
     pub(crate) fn ask_for(
         &self,
-        keeper: &dyn DaemonApi,
+        daemon: &dyn DaemonApi,
         info: &ObjectInfo,
         writable: bool,
     ) -> Result<FoundState, ObjectError> {
         let (listed, file) =
-            keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
+            daemon.attach_object(&info.record.name, writable).map_err(of_daemon)?;
         if !listed.object.is_same_place(info) {
-            let _ = keeper.detach_object(listed.object.id());
+            let _ = daemon.detach_object(listed.object.id());
             let detail =
                 format!("object \"{}\" was replaced meanwhile: attach it again", info.record.name);
             return Err(StoreError::Refused { detail }.into());
@@ -44,12 +44,12 @@ impl Shared {
     /// Gives it back.
     pub(crate) fn give_up(
         &self,
-        keeper: &dyn DaemonApi,
+        daemon: &dyn DaemonApi,
         info: &ObjectInfo,
     ) -> Result<(), ObjectError> {
         // SAFETY: an object is given up under the door's lock, as it is asked for and mapped.
         unsafe { self.store.dismiss(&info.file()) };
-        keeper.detach_object(info.id()).map_err(of_daemon)
+        daemon.detach_object(info.id()).map_err(of_daemon)
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn of_daemon(error: StoreError) -> ObjectError {
 
 /// Psyncs lines of one object that were worked out already.
 pub(crate) fn psync_lines(
-    keeper: &dyn DaemonApi,
+    daemon: &dyn DaemonApi,
     info: &ObjectInfo,
     changes: &Changes,
 ) -> Result<(), ObjectError> {
@@ -84,5 +84,5 @@ pub(crate) fn psync_lines(
     let mut transfer = Transfer::new(changes.runs.len()).map_err(failed)?;
     transfer.add_changes(changes).map_err(failed)?;
     let (file, runs) = transfer.finish().map_err(failed)?;
-    keeper.psync_objects(&[info.id()], runs, true, &file).map(drop).map_err(of_daemon)
+    daemon.psync_objects(&[info.id()], runs, true, &file).map(drop).map_err(of_daemon)
 }

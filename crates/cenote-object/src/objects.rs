@@ -119,9 +119,9 @@ impl Objects {
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "create an object" }.into());
         }
-        if let Some(keeper) = self.0.keeper() {
+        if let Some(daemon) = self.0.daemon() {
             let store = self.0.store.uuid();
-            return Self::create_through(keeper, store, (name, size), key, options);
+            return Self::create_through(daemon, store, (name, size), key, options);
         }
         if self.0.store.object(name).is_ok() {
             return Err(StoreError::ObjectExists { name: name.into() }.into());
@@ -142,7 +142,7 @@ impl Objects {
     /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the
     /// header.
     fn create_through(
-        keeper: &dyn DaemonApi,
+        daemon: &dyn DaemonApi,
         store: Uuid,
         (name, size): (&str, u64),
         key: Option<&Keyring>,
@@ -162,7 +162,7 @@ impl Objects {
             at_rest: AtRest::of(options.at_rest),
             header: protection_header((name, binding), id, pages, options.at_rest, key)?,
         };
-        keeper.create_object(&new).map_err(connected::of_daemon)
+        daemon.create_object(&new).map_err(connected::of_daemon)
     }
 
     /// Puts an object that is not attached under another key, in constant time: an error says that
@@ -197,7 +197,7 @@ impl Objects {
             shared.store.verify_object(&info)?;
             Ok(info)
         })?;
-        let Some(keeper) = shared.keeper() else {
+        let Some(daemon) = shared.daemon() else {
             shared.enter_writer(&info)?;
             let done = at_rest::rekey(shared, &info, old, new);
             shared.leave_writer(info.id());
@@ -205,10 +205,10 @@ impl Objects {
         };
         let _inside = shared.door.enter();
         shared.enter_writer(&info)?;
-        let asked = shared.ask_for(keeper, &info, true);
+        let asked = shared.ask_for(daemon, &info, true);
         let done = asked.and_then(|_| {
             let done = at_rest::rekey(shared, &info, old, new);
-            match (done, shared.give_up(keeper, &info)) {
+            match (done, shared.give_up(daemon, &info)) {
                 (Ok(Rekeyed::Done), given_up) => Ok(Rekeyed::of(given_up)),
                 (done, _) => done,
             }
@@ -225,8 +225,8 @@ impl Objects {
     /// is wrong. `ENOENT`.
     pub fn pdestroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
         let shared = &*self.0;
-        if let Some(keeper) = shared.keeper() {
-            return self.destroy_through(keeper, name, key);
+        if let Some(daemon) = shared.daemon() {
+            return self.destroy_through(daemon, name, key);
         }
         shared.look(|| self.destroy(name, key))
     }
@@ -264,14 +264,14 @@ impl Objects {
     /// object.
     fn destroy_through(
         &self,
-        keeper: &dyn DaemonApi,
+        daemon: &dyn DaemonApi,
         name: &str,
         key: Option<&Keyring>,
     ) -> Result<(), ObjectError> {
         if key.is_some() {
             self.attach(name, Permission::Read, key)?.detach()?;
         }
-        keeper.destroy_object(name).map_err(connected::of_daemon)
+        daemon.destroy_object(name).map_err(connected::of_daemon)
     }
 
     /// Makes an object accessible at its address, until the guard is detached or dropped.
@@ -355,8 +355,8 @@ impl Objects {
     /// # Errors
     /// A header cannot be read; the daemon cannot be asked.
     pub fn list(&self) -> Result<Vec<Info>, ObjectError> {
-        if let Some(keeper) = self.0.keeper() {
-            let listed = keeper.objects(None).map_err(connected::of_daemon)?;
+        if let Some(daemon) = self.0.daemon() {
+            let listed = daemon.objects(None).map_err(connected::of_daemon)?;
             return Ok(listed.into_iter().map(connected::info_of).collect());
         }
         let objects = self.0.store.objects().into_iter();
@@ -381,8 +381,8 @@ impl Objects {
     /// # Errors
     /// `ENOENT`; its header cannot be read.
     pub fn info(&self, name: &str) -> Result<Info, ObjectError> {
-        if let Some(keeper) = self.0.keeper() {
-            let mut listed = keeper.objects(Some(name)).map_err(connected::of_daemon)?;
+        if let Some(daemon) = self.0.daemon() {
+            let mut listed = daemon.objects(Some(name)).map_err(connected::of_daemon)?;
             let unknown = || StoreError::ObjectUnknown { name: name.into() };
             return Ok(connected::info_of(listed.pop().ok_or_else(unknown)?));
         }

@@ -84,7 +84,7 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
     }
     shared.store.check_usable()?;
     let mut psync = cenote_shadow::Psync::default();
-    let Some(keeper) = shared.keeper() else {
+    let Some(daemon) = shared.daemon() else {
         let journal = shared.journal()?;
         psync.hold(shared, writers)?;
         return Ok(psync.commit(shared, journal, |_| Ok(()))?.into());
@@ -94,7 +94,7 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
     psync.hold(shared, writers)?;
     let packed = psync.pack(shared)?;
     let done = psync.send(shared, packed, |ids, runs, file| {
-        let done = keeper.psync_objects(ids, runs, settled, file).map_err(of_daemon)?;
+        let done = daemon.psync_objects(ids, runs, settled, file).map_err(of_daemon)?;
         let cenote_store::Psync { seq, pages, data_bytes, journal_bytes, .. } = done;
         Ok(Delivered { seq, pages, data_bytes, journal_bytes })
     })?;

@@ -160,10 +160,10 @@ impl Shared {
     }
 
     /// The daemon that keeps the store, if one does.
-    pub(crate) fn keeper(&self) -> Option<&dyn DaemonApi> {
+    pub(crate) fn daemon(&self) -> Option<&dyn DaemonApi> {
         // SAFETY: this crate asks it about objects alone, and gives up or removes one only after
         // the table of attachments says that no reference of this process leads into it.
-        unsafe { self.store.keeper() }
+        unsafe { self.store.daemon() }
     }
 
     /// What a store has before recovery.

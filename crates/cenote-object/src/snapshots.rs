@@ -88,8 +88,8 @@ impl Objects {
         shared.set_state(info.id(), ObjectState::Read);
         // As a reader, so that no process psyncs meanwhile. The daemon hands the file out with all
         // that is committed.
-        let keeper = shared.keeper();
-        let asked = keeper.map(|keeper| shared.ask_for(keeper, &info, false)).transpose();
+        let daemon = shared.daemon();
+        let asked = daemon.map(|daemon| shared.ask_for(daemon, &info, false)).transpose();
         // Other objects may be attached while this one is copied.
         drop(inside);
         let (leased, done) = match asked {
@@ -100,10 +100,10 @@ impl Objects {
             Err(refused) => (false, Err(refused)),
         };
         let _inside = shared.store.is_connected().then(|| shared.door.enter());
-        if let Some(keeper) = keeper.filter(|_| leased) {
+        if let Some(daemon) = daemon.filter(|_| leased) {
             // A copy is made and durable: a lease that cannot be given back ends with the
             // connection.
-            let _ = shared.give_up(keeper, &info);
+            let _ = shared.give_up(daemon, &info);
         }
         shared.leave_writer(info.id());
         done

@@ -25,7 +25,7 @@ impl Refusal {
         "object_denied",
         "no_space",
         "psync_too_large",
-        "no_parcel",
+        "no_transfer",
         "no_import",
         "import",
         "backup_failed",

@@ -36,7 +36,7 @@ pub enum Rights {
     /// so does what the session has been granted.
     Any,
     /// The superuser and the user of the daemon.
-    DaemonApi,
+    Operator,
 }
 
 /// Defines [`Request`] and what follows from its table.
@@ -210,7 +210,7 @@ requests! {
         pool: PoolId,
     } = "members", Pools, Any;
     /// Clients whose logs are set aside.
-    UndecidedLogs = "set_aside", Overview, Any;
+    UndecidedLogs = "undecided_logs", Overview, Any;
     /// Decides about the logs of one.
     DecideLogs {
         /// Which client.
@@ -307,7 +307,7 @@ requests! {
     } = "set_object_owner", Objects, Any;
     /// A file in memory for the next psync, of the daemon's making: no descriptor of a client's
     /// ever reaches the daemon.
-    Transfer = "parcel", Session, Any;
+    Transfer = "transfer", Session, Any;
     /// Where the puddles of all pools lie, those behind `after` by pool and number: for telling to
     /// which pool a pointer leads.
     Places {
@@ -368,13 +368,14 @@ requests! {
     } = "abandon_import", Moves, Any;
     /// The client's ear ([`Call`](crate::Call)): the other end of a socket that the daemon keeps.
     Attend = "attend", Session, Any;
-    /// Copies the store, for its keeper or the superuser. Not asked again if the answer is lost.
+    /// Copies the store, for the daemon's user or the superuser. Not asked again if the answer is
+    /// lost.
     Backup {
         /// The directory that is to be the copy, from the root.
         target: String,
         /// How long clients may take to stand still, in milliseconds; 0: as the daemon has it.
         within_ms: u32,
-    } = "backup", Store, DaemonApi;
+    } = "backup", Store, Operator;
     /// Says that a pool that may be torn is whole.
     DeclareWhole {
         /// Its name.

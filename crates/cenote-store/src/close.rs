@@ -56,7 +56,7 @@ impl Inner {
             // A goodbye says that what was stored is psynced; without one the next to have the
             // pools looks for what is not.
             psync_leased(self, &mut self.control())?;
-            return connection.keeper.goodbye();
+            return connection.daemon.goodbye();
         }
         let mut guard = self.control();
         let control = &mut *guard;

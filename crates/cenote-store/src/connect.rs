@@ -29,9 +29,9 @@ impl Store {
     /// cannot be reached, or says what cannot be.
     ///
     /// # Safety
-    /// The keeper passes on what the daemon of this store grants, and nothing else: its files are
+    /// `daemon` passes on what the daemon of this store grants, and nothing else: its files are
     /// mapped into the window, and what is in them is believed.
-    pub unsafe fn connect(home: &Home, keeper: Box<dyn DaemonApi>) -> Result<Self, OpenError> {
+    pub unsafe fn connect(home: &Home, daemon: Box<dyn DaemonApi>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
         let refused =
@@ -73,7 +73,7 @@ impl Store {
             parts: parts::of_store(frontier),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
-            remote: Some(Box::new(Connection::new(keeper, files))),
+            remote: Some(Box::new(Connection::new(daemon, files))),
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),

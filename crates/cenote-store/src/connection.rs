@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a connected store has beside an embedded one.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) keeper: Box<dyn DaemonApi>,
+    pub(crate) daemon: Box<dyn DaemonApi>,
     files: Arc<GrantedMedium>,
     /// Bytes and puddles of pools, as the daemon listed them.
     pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
@@ -57,13 +57,13 @@ impl Store {
     /// ([`crate::PoolHandle::trace_done`]), registered types are as their records say, and
     /// [`DaemonApi::goodbye`] is the last request of a store that nothing uses.
     #[must_use]
-    pub unsafe fn keeper(&self) -> Option<&dyn DaemonApi> {
-        self.own_keeper()
+    pub unsafe fn daemon(&self) -> Option<&dyn DaemonApi> {
+        self.own_daemon()
     }
 
-    /// [`Store::keeper`], for this crate, which keeps its contract at each use.
-    pub(crate) fn own_keeper(&self) -> Option<&dyn DaemonApi> {
-        self.inner().connection().map(|connection| &*connection.keeper)
+    /// [`Store::daemon`], for this crate, which keeps its contract at each use.
+    pub(crate) fn own_daemon(&self) -> Option<&dyn DaemonApi> {
+        self.inner().connection().map(|connection| &*connection.daemon)
     }
 
     /// Takes a file that the daemon handed over, under its name in the store, until it is mapped or
@@ -95,15 +95,15 @@ impl Store {
 
 impl Remote for Connection {
     fn register_types(&self, types: &[&TypeRecord]) -> Result<(), StoreError> {
-        self.keeper.register_types(types)
+        self.daemon.register_types(types)
     }
 
     fn trace_done(&self, pool: PoolId) -> Result<(), StoreError> {
-        self.keeper.trace_done(pool)
+        self.daemon.trace_done(pool)
     }
 
     fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError> {
-        self.keeper.ensure_space(pool, addr, len)
+        self.daemon.ensure_space(pool, addr, len)
     }
 
     fn log_puddle(
@@ -118,8 +118,8 @@ impl Remote for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(keeper: Box<dyn DaemonApi>, files: Arc<GrantedMedium>) -> Self {
-        Self { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }
+    pub(crate) fn new(daemon: Box<dyn DaemonApi>, files: Arc<GrantedMedium>) -> Self {
+        Self { daemon, files, listed: Mutex::default(), ahead: Mutex::default() }
     }
 
     /// Has both files of each puddle of a pool in shadowed mode, to be read, until they are
@@ -127,11 +127,11 @@ impl Connection {
     pub(crate) fn admit_files_of(&self, pool: PoolId) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
         let shadows = self
-            .keeper
+            .daemon
             .puddles_from(pool, 0)?
             .into_iter()
             .map(|one| (file_name(one.record.uuid), one));
-        let primaries = self.keeper.primaries_from(pool, 0)?.into_iter();
+        let primaries = self.daemon.primaries_from(pool, 0)?.into_iter();
         for (name, granted) in
             shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one)))
         {
@@ -167,7 +167,7 @@ impl Store {
     /// The daemon cannot be asked.
     pub fn learn_types(&self) -> Result<(), StoreError> {
         let Some(connection) = self.inner().connection() else { return Ok(()) };
-        let types = connection.keeper.types()?;
+        let types = connection.daemon.types()?;
         let mut control = self.inner().control();
         for record in types {
             record.check()?;
@@ -179,7 +179,7 @@ impl Store {
     /// Takes over what pools there are. Those that this process has open stay as they are.
     pub(crate) fn learn_pools(&self) -> Result<(), StoreError> {
         let Some(connection) = self.inner().connection() else { return Ok(()) };
-        let listed = connection.keeper.pools()?;
+        let listed = connection.daemon.pools()?;
         let mut control = self.inner().control();
         let open: Vec<PoolId> = control.pools.keys().copied().collect();
         let gone: Vec<PoolId> = control.catalog.state.pools.keys().copied().collect();
@@ -221,10 +221,10 @@ impl Store {
         {
             return Ok(PoolHandle::new(core, self.clone(), writable));
         }
-        let grant = connection.keeper.open_pool(name, access)?;
+        let grant = connection.daemon.open_pool(name, access)?;
         let id = grant.record.id;
         if control.catalog.state.types.len() as u64 != grant.types {
-            for record in connection.keeper.types()? {
+            for record in connection.daemon.types()? {
                 record.check()?;
                 control.catalog.state.apply(&Record::Type(record));
             }
@@ -278,7 +278,7 @@ impl Store {
         let mut control = inner.control();
         inner.check_usable()?;
         let first = control.catalog.state.puddles_of(id).last().map_or(0, |last| last.index + 1);
-        for granted in connection.keeper.puddles_from(id, first)? {
+        for granted in connection.daemon.puddles_from(id, first)? {
             let puddle =
                 inner.map_granted(connection, &mut control, granted, MapMode::ReadWrite)?;
             core.add_puddle(puddle);
@@ -293,7 +293,7 @@ impl Store {
         control: &mut Control,
         NewPuddle { pool, index, size, role }: NewPuddle,
     ) -> Result<PuddleRecord, StoreError> {
-        let granted = connection.keeper.take_puddle(pool, index, size, role)?;
+        let granted = connection.daemon.take_puddle(pool, index, size, role)?;
         self.inner().admit_granted(connection, control, granted)
     }
 }
@@ -406,7 +406,7 @@ impl Inner {
         role: Role,
         size: u64,
     ) -> Result<PuddleRecord, StoreError> {
-        let granted = connection.keeper.log_puddle(role, size)?;
+        let granted = connection.daemon.log_puddle(role, size)?;
         let record = self.admit_granted(connection, control, granted)?;
         if role == Role::LogSpace {
             let client = control.client;

@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The clients that are there.
-pub(crate) type HostedClients = BTreeMap<Uuid, Hosted>;
+pub(crate) type HostedClients = BTreeMap<Uuid, HostedSession>;
 
 impl Extension for HostedClients {}
 
 /// A client, in memory.
 #[derive(Debug)]
-pub(crate) struct Hosted {
+pub(crate) struct HostedSession {
     pub(crate) hosted_client: HostedClientRecord,
     /// Whether the catalog has its record.
     pub(crate) recorded: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Hosted {
     pub(crate) ending: bool,
 }
 
-impl Hosted {
+impl HostedSession {
     pub(crate) fn pid(&self) -> u32 {
         self.hosted_client.pid
     }
@@ -119,10 +119,15 @@ impl Control {
                 .collect();
             (
                 hosted_client.client,
-                Hosted { hosted_client: *hosted_client, recorded: true, logs, ending: false },
+                HostedSession {
+                    hosted_client: *hosted_client,
+                    recorded: true,
+                    logs,
+                    ending: false,
+                },
             )
         };
-        let found: Vec<(Uuid, Hosted)> =
+        let found: Vec<(Uuid, HostedSession)> =
             crate::alive::seen(&self.catalog.state).map(adopted).collect();
         self.hosted_mut().extend(found);
     }

@@ -89,7 +89,7 @@ pub(crate) fn no_bits_but_permissions(bits: u32) -> Result<(), StoreError> {
 impl Store {
     /// Objects as the daemon lists them, or those of this store.
     fn known_objects(&self, name: Option<&str>) -> Option<Result<Vec<ObjectInfo>, StoreError>> {
-        let listed = self.own_keeper()?.objects(name);
+        let listed = self.own_daemon()?.objects(name);
         Some(listed.map(|objects| objects.into_iter().map(|listed| listed.object).collect()))
     }
 

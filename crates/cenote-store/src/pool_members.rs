@@ -33,7 +33,7 @@ impl PoolHandle {
         if alive && (planted(Bug::ImageTakenForProcess) || !sharing.is_due(who)) {
             return Ok(false);
         }
-        let members = match connection.keeper.members(self.id(), !alive) {
+        let members = match connection.daemon.members(self.id(), !alive) {
             Ok(members) => members,
             // Transactions go on without the daemon, where no member has ended.
             Err(_) if alive => return Ok(false),

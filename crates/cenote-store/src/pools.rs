@@ -142,7 +142,7 @@ impl Store {
                     what: "a pool that a daemon keeps",
                 });
             }
-            let id = connection.keeper.create_pool(name, options)?;
+            let id = connection.daemon.create_pool(name, options)?;
             self.learn_pools()?;
             return Ok(id);
         }
@@ -270,7 +270,7 @@ impl Store {
         }
         inner.settle_logs(&control)?;
         if let Some(connection) = inner.connection() {
-            connection.keeper.remove_pool(name)?;
+            connection.daemon.remove_pool(name)?;
         }
         control.refuse_removal(id, name, hosted_client)?;
         let puddles = control.catalog.state.puddles_of(id);

@@ -174,7 +174,7 @@ impl Work {
         {
             self.psync.send(inner, packed, |ids, runs, file| {
                 let Psync { seq, pages, data_bytes, journal_bytes, .. } =
-                    connection.keeper.psync_pools(ids, runs, file)?;
+                    connection.daemon.psync_pools(ids, runs, file)?;
                 Ok(Delivered { seq, pages, data_bytes, journal_bytes })
             })?;
         } else if !self.psync.is_empty() {

@@ -177,7 +177,7 @@ impl Inner {
         {
             // Of a store that is open for reading only: it is as it was.
             let as_what = (sealed.mode, self.identity_of(control, root.uuid));
-            let opened = self.frontier().open_due((&record.name, &root), as_what, key);
+            let opened = self.frontier().open_pending((&record.name, &root), as_what, key);
             return opened
                 .map(drop)
                 .map_err(|e| self.frontier().explain(e, root.uuid, &record.name));
@@ -367,7 +367,7 @@ impl PoolHandle {
                     let frontier = self.store().inner().frontier();
                     let as_what = (sealing.mode, sealing.identity);
                     frontier
-                        .open_due(
+                        .open_pending(
                             (self.name(), puddle.record()),
                             as_what,
                             sealing.keys.before.as_ref(),

@@ -63,7 +63,7 @@ impl Store {
     /// The daemon cannot be reached.
     pub fn undecided_logs(&self) -> Result<Vec<UndecidedLogs>, StoreError> {
         match self.inner().connection() {
-            Some(connection) => connection.keeper.undecided_logs(),
+            Some(connection) => connection.daemon.undecided_logs(),
             None => Ok(list(&self.inner().control())),
         }
     }
@@ -99,7 +99,7 @@ impl Store {
         let inner = self.inner();
         if let Some(connection) = inner.connection() {
             inner.check_usable()?;
-            return connection.keeper.decide_logs(client, decision);
+            return connection.daemon.decide_logs(client, decision);
         }
         // A client's end may be replaying logs of a pool that this one could write too.
         let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,7 +253,7 @@ impl Store {
         let inner = self.inner();
         if let Some(connection) = inner.connection() {
             inner.check_usable()?;
-            return connection.keeper.declare_whole(name);
+            return connection.daemon.declare_whole(name);
         }
         let mut guard = inner.begin_write("declare a pool whole")?;
         let control = &mut *guard;

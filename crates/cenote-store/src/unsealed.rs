@@ -172,7 +172,7 @@ impl Unsealing<'_> {
                 SealedFile::Pending(_) => {
                     let of = (self.mode, inner.identity_of(self.control, record.uuid));
                     let frontier = inner.frontier();
-                    let opened = frontier.open_due((name, record), of, keys.before.as_ref());
+                    let opened = frontier.open_pending((name, record), of, keys.before.as_ref());
                     opened.map_err(|failed| frontier.explain(failed, record.uuid, name))
                 }
             };

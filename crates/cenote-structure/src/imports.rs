@@ -1,12 +1,13 @@
 //! Which modules of a crate, or of a large folder in it, name which others.
 //!
-//! A *unit* is a crate, or a folder with two modules or more. Its members are the modules directly in
-//! it, and its root; a folder among them counts as one member. The root of a folder with at most
-//! [`FOLDER_MAX`] modules is no member. A path counts if it starts
-//! with `crate`, `self` or `super`, in `use`, in code and in arguments of macros and attributes, or if
-//! the unit's root names a module of its own. A name that the unit's root or the crate's root exports again
-//! counts as the member that has it. The root's `pub use` is no import: the root names all members,
-//! so every unit would be one cycle.
+//! A *unit* is a crate, or a folder with two modules or more. Its members are the modules directly
+//! in it, and its root; a folder among them counts as one member. The root of a folder with at most
+//! [`FOLDER_MAX`] modules is no member.
+//!
+//! A path counts if it starts with `crate`, `self` or `super`, in `use`, in code and in arguments
+//! of macros and attributes, or if the unit's root names a module of its own. A name that the
+//! unit's root or the crate's root exports again counts as the member that has it. The root's `pub
+//! use` is no import: the root names all members, so every unit would be one cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +21,8 @@ use crate::sources::Module;
 pub(crate) const ROOT: &str = "lib.rs";
 /// The name of a folder's root among its modules.
 const FOLDER_ROOT: &str = "mod.rs";
-/// Of a folder with more modules the root counts as one of them. In smaller ones a part may name what
-/// the root defines for all.
+/// Of a folder with more modules the root counts as one of them. In smaller ones a part may name
+/// what the root defines for all.
 const FOLDER_MAX: usize = 8;
 /// Exports of exports that are followed.
 const EXPORTS_MAX: usize = 4;

@@ -1,7 +1,8 @@
 //! Page rights change in one crate: nothing else calls what changes them.
 //!
 //! Found by its last two names, in paths and in imports: `memory::protect`. Of an import that is
-//! named anew, a function's or its module's, the import itself is found. Modules of tests are not looked at.
+//! named anew, a function's or its module's, the import itself is found. Modules of tests are not
+//! looked at.
 
 use syn::visit::{self, Visit};
 use syn::{Path, UseTree};

@@ -83,7 +83,7 @@ impl PoolWatcher for Attending {
     /// ask. Without it backups fail, and nothing else.
     fn listed(&self, store: &Arc<Inner>, pool: &PoolInner) {
         // SAFETY: it is asked to say when this client is needed, which changes nothing.
-        let Some(keeper) = (unsafe { store.store.keeper() }) else { return };
+        let Some(daemon) = (unsafe { store.store.daemon() }) else { return };
         let commits = pool.handle.is_writable() && pool.handle.record().mode == PoolMode::Direct;
         if !commits || self.0.begun.swap(true, Ordering::SeqCst) {
             return;
@@ -91,7 +91,7 @@ impl PoolWatcher for Attending {
         let (store, attending) = (Arc::downgrade(store), self.clone());
         let thread =
             std::thread::Builder::new().name("cenote-attends".into()).stack_size(STACK_BYTES);
-        let begun = keeper.attend(true).is_ok_and(|ear| {
+        let begun = daemon.attend(true).is_ok_and(|ear| {
             let ear = Ear { channel: ear.into(), honest: !planted(Bug::ClientNotStill) };
             thread.spawn(move || listen(&store, &attending, ear)).is_ok()
         });
@@ -246,7 +246,7 @@ fn next_ear(store: &Weak<Inner>, attending: &Attending) -> Option<Channel> {
         let _turn = attending.pause();
         let store = store.upgrade()?;
         // SAFETY: it is asked to say when this client is needed, which changes nothing.
-        if let Ok(ear) = unsafe { store.store.keeper() }?.attend(false) {
+        if let Ok(ear) = unsafe { store.store.daemon() }?.attend(false) {
             return Some(ear.into());
         }
         drop(store);

@@ -66,12 +66,12 @@ impl Store {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, "that is backed up")?;
         // SAFETY: it is asked for a backup, which changes nothing in the store.
-        if let Some(keeper) = unsafe { self.inner.store.keeper() } {
+        if let Some(daemon) = unsafe { self.inner.store.daemon() } {
             // The daemon would wait for a transaction of this thread.
             if is_any_here() {
                 return Err(Error::WouldDeadlock { pool: String::new(), by: "a transaction" });
             }
-            return Ok(keeper.backup(target.as_ref(), &mut || progress(0, 1))?);
+            return Ok(daemon.backup(target.as_ref(), &mut || progress(0, 1))?);
         }
         let mut backup = self.inner.store.begin_backup(target.as_ref())?;
         backup.copy_ahead(progress)?;

@@ -76,7 +76,7 @@ fn try_answer(
     credentials: &Credentials,
     request: Request,
 ) -> Result<Answer, Refusal> {
-    if request.rights() == Rights::DaemonApi && !is_keeper(credentials) {
+    if request.rights() == Rights::Operator && !is_operator(credentials) {
         let kind = request.name();
         return Err(Refusal::Other {
             detail: format!("only the superuser and the daemon's user may send a {kind} request"),
@@ -94,7 +94,7 @@ fn try_answer(
 }
 
 /// Whether a user is the superuser or the daemon's.
-fn is_keeper(credentials: &Credentials) -> bool {
+fn is_operator(credentials: &Credentials) -> bool {
     credentials.uid == 0 || credentials.uid == cenote_sys::process::uid()
 }
 

@@ -45,7 +45,7 @@ mod objects;
 mod psync;
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::hosted::Hosted;
+use crate::hosted::HostedSession;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::PoolOptions;
 use crate::kernel::interface::report::concerns;
@@ -82,7 +82,7 @@ impl Store {
         }
         control.hosted_mut().insert(
             hosted_client.client,
-            Hosted { hosted_client, recorded: false, logs: BTreeSet::new(), ending: false },
+            HostedSession { hosted_client, recorded: false, logs: BTreeSet::new(), ending: false },
         );
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Store {
         let inner = self.inner();
         if let Some(connection) = inner.connection() {
             inner.check_usable()?;
-            connection.keeper.set_permissions(name, change)?;
+            connection.daemon.set_permissions(name, change)?;
             return self.learn_pools();
         }
         let mut control = inner.begin_write("change permissions")?;

@@ -258,7 +258,7 @@ impl Store {
         let inner = self.inner();
         if let Some(connection) = inner.connection() {
             inner.check_usable()?;
-            return connection.keeper.set_object_owner(name, change);
+            return connection.daemon.set_object_owner(name, change);
         }
         let mut control = inner.begin_write("change an object")?;
         let mut record = find(&control, name)?.record;

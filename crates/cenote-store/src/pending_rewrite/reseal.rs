@@ -76,7 +76,7 @@ pub(crate) struct OpenedDue {
 
 impl LazyRewrite {
     /// Opens the protection of a puddle that is pending, as it is sealed now. No page is read.
-    pub(crate) fn open_due(
+    pub(crate) fn open_pending(
         &self,
         (pool, record): (&str, &PuddleRecord),
         (mode, identity): (Mode, Uuid),
@@ -149,7 +149,7 @@ impl LazyRewrite {
     ) -> Result<Rewritten, Failed> {
         let (record, pool, mode) = (&job.work.puddle, sealing.pool.as_str(), sealing.mode);
         let (work, own) = ((pool, &job.work, job.pending.generation), sealing.keys.own.as_ref());
-        let open = |identity, key| self.open_due((pool, record), (mode, identity), key);
+        let open = |identity, key| self.open_pending((pool, record), (mode, identity), key);
         let before = || open(sealing.identity, sealing.keys.before.as_ref());
         if !self.writable {
             let (mut image, _, rewritten) = self.open_image(work, &before()?, rewriter)?;
@@ -212,7 +212,7 @@ impl Sealing {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Verified {
         let (record, key) = (puddle.record(), self.keys.before.as_ref());
-        match frontier.open_due((&self.pool, record), (self.mode, self.identity), key) {
+        match frontier.open_pending((&self.pool, record), (self.mode, self.identity), key) {
             Ok(opened) => cenote_sealed::verify_all(&opened.protection, &opened.source, progress),
             Err(failed) => {
                 let wrong = frontier.explain(failed, record.uuid, &self.pool).to_string();
@@ -313,7 +313,8 @@ impl Inner {
         let Some(rewriter) = &frontier.options.rewriter else {
             return Err(not_rewritten("this program cannot rewrite pointers".into()));
         };
-        let opened = frontier.open_due((pool, record), (mode, identity), key).map_err(failed)?;
+        let opened =
+            frontier.open_pending((pool, record), (mode, identity), key).map_err(failed)?;
         let job = (pool, &work, pending.generation);
         let members = opened.protection.members();
         if self.writable {
@@ -351,7 +352,7 @@ impl Inner {
             Err(detail) => return Ok(Err(detail)),
         };
         let identity = self.identity_of(control, record.uuid);
-        let entry = match self.frontier().open_due(
+        let entry = match self.frontier().open_pending(
             (pool, record),
             (mode, identity),
             keys.before.as_ref(),

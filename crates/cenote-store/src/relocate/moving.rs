@@ -236,7 +236,7 @@ impl Store {
         let inner = self.inner();
         if let Some(connection) = inner.connection() {
             inner.check_usable()?;
-            return connection.keeper.randomize_pool(name);
+            return connection.daemon.randomize_pool(name);
         }
         find(&inner.control(), name)?;
         let names: Vec<String> = inner.control().catalog.state.names.keys().cloned().collect();

@@ -33,7 +33,7 @@ impl RemoteImport {
         connection: &Connection,
         manifest: &ImportManifest,
     ) -> Result<Self, StoreError> {
-        let number = connection.keeper.begin_import(manifest)?;
+        let number = connection.daemon.begin_import(manifest)?;
         let (pieces, bytes) = (Vec::new(), Vec::new());
         Ok(Self { number, slot: 0, pieces, bytes, store: store.clone(), over: false })
     }
@@ -62,8 +62,8 @@ impl RemoteImport {
     }
 
     fn send(&mut self) -> Result<(), StoreError> {
-        let Some(keeper) = self.store.own_keeper() else { return Ok(()) };
-        keeper.fill_import(self.number, self.slot as u32, &self.pieces, &self.bytes)?;
+        let Some(daemon) = self.store.own_daemon() else { return Ok(()) };
+        daemon.fill_import(self.number, self.slot as u32, &self.pieces, &self.bytes)?;
         self.pieces.clear();
         self.bytes.clear();
         Ok(())
@@ -73,8 +73,8 @@ impl RemoteImport {
         if !self.pieces.is_empty() {
             self.send()?;
         }
-        let Some(keeper) = self.store.own_keeper() else { return Ok(Imported::default()) };
-        let made = keeper.commit_import(self.number, manifest.pools.len() as u32)?;
+        let Some(daemon) = self.store.own_daemon() else { return Ok(Imported::default()) };
+        let made = daemon.commit_import(self.number, manifest.pools.len() as u32)?;
         self.over = true;
         self.store.learn_types()?;
         self.store.learn_pools()?;
@@ -94,8 +94,8 @@ impl RemoteImport {
 impl Drop for RemoteImport {
     fn drop(&mut self) {
         // The daemon drops it too when the connection ends, and knows it no more if it failed.
-        if let Some(keeper) = self.store.own_keeper().filter(|_| !self.over) {
-            let _ = keeper.abandon_import(self.number);
+        if let Some(daemon) = self.store.own_daemon().filter(|_| !self.over) {
+            let _ = daemon.abandon_import(self.number);
         }
     }
 }

@@ -29,7 +29,7 @@ impl Store {
         copy_name: &str,
     ) -> Result<Imported, StoreError> {
         self.inner().check_usable()?;
-        let (id, moved, pending) = connection.keeper.clone_pool(name, copy_name)?;
+        let (id, moved, pending) = connection.daemon.clone_pool(name, copy_name)?;
         self.learn_pools()?;
         Ok(Imported {
             pools: vec![ImportedPool { id, name: copy_name.into(), moved, pending, shared: 0 }],
@@ -52,11 +52,11 @@ impl Store {
                 return Err(StoreError::PoolInUse { name: name.into() });
             }
         }
-        let record = connection.keeper.grant_to_read(name)?;
+        let record = connection.daemon.grant_to_read(name)?;
         let mut puddles: Vec<(PuddleRecord, String)> = Vec::new();
         loop {
             let first = puddles.last().map_or(0, |(last, _)| last.index + 1);
-            let (page, more) = connection.keeper.page_of_puddles(record.id, first)?;
+            let (page, more) = connection.daemon.page_of_puddles(record.id, first)?;
             // Whatever it sends, this ends.
             let goes_on = page.iter().any(|granted| granted.record.index >= first);
             let named = |granted: Granted| {
@@ -93,7 +93,7 @@ impl Store {
         if !ahead.iter().any(is_it) {
             // Not kept beside each other: descriptors are few.
             ahead.clear();
-            (*ahead, _) = connection.keeper.page_of_puddles(puddle.pool, puddle.index)?;
+            (*ahead, _) = connection.daemon.page_of_puddles(puddle.pool, puddle.index)?;
         }
         let Some(at) = ahead.iter().position(is_it) else {
             ahead.clear();
@@ -115,7 +115,7 @@ impl Store {
     /// The daemon cannot be asked.
     pub fn places_of_pools(&self) -> Result<Vec<PuddleRecord>, StoreError> {
         match self.inner().connection() {
-            Some(connection) => connection.keeper.places(),
+            Some(connection) => connection.daemon.places(),
             None => {
                 let mut records = self.puddle_records();
                 records.retain(|puddle| puddle.pool != PoolId(0));

@@ -94,7 +94,7 @@ impl Store {
         inner.check_usable()?;
         if let Some(connection) = inner.connection() {
             refuse_protected(manifest)?;
-            return connection.keeper.check_import(manifest);
+            return connection.daemon.check_import(manifest);
         }
         let control = inner.control();
         new_types(&control, manifest)?;
