@@ -119,6 +119,20 @@ pub enum Error {
         /// For how many seconds.
         after: u64,
     },
+    /// Views or transactions of other threads or processes had the pool as long as the call was to
+    /// wait: [`Pool::try_write`](crate::Pool::try_write),
+    /// [`Pool::write_timeout`](crate::Pool::write_timeout) and the same for reading. Nothing was
+    /// done.
+    #[error(
+        "pool \"{pool}\" was not free within {timeout:?}: another thread or process reads or \
+         writes it; try again, or wait longer"
+    )]
+    NotFree {
+        /// The pool.
+        pool: String,
+        /// How long the call was to wait.
+        timeout: core::time::Duration,
+    },
     /// The transaction does not cover the pool.
     #[error(
         "pool \"{pool}\" is not part of this transaction: name it when the transaction is begun"

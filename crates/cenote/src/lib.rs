@@ -138,6 +138,7 @@ mod session;
 mod silence;
 mod store;
 mod thread_log;
+mod timed;
 mod tracing;
 mod trim;
 mod tx;
@@ -148,6 +149,7 @@ pub mod unlogged;
 mod unwaiting;
 mod view;
 mod viewed;
+mod wait_limit;
 mod waits;
 mod watch;
 

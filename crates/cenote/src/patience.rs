@@ -17,6 +17,7 @@ use crate::frames::had_in_transactions;
 use crate::open_pool::PoolInner;
 use crate::readers::is_sharing;
 use crate::viewed::had_in_views;
+use crate::wait_limit::wait_limit;
 use cenote_medium::planted::{Bug, planted};
 use std::time::{Duration, Instant};
 
@@ -26,11 +27,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Until when the calling thread waits; `None`: as long as it takes. `begins`: for its innermost
 /// transaction, which has nothing yet.
 pub(crate) fn patience(begins: bool) -> Option<Instant> {
+    let limit = wait_limit().map(|limit| limit.until);
     if !is_sharing() || planted(Bug::PatienceWithoutEnd) {
-        return None;
+        return limit;
     }
     let has = !had_in_views().is_empty() || !had_in_transactions(begins).is_empty();
-    has.then(|| Instant::now() + PATIENCE)
+    let patience = has.then(|| Instant::now() + PATIENCE);
+    [limit, patience].into_iter().flatten().min()
 }
 
 /// Whether a thread waited for something, and has it not.
@@ -41,9 +44,12 @@ pub(crate) fn is_late<T>(taken: &Result<T>) -> bool {
 impl PoolInner {
     /// What was waited for came in time.
     pub(crate) fn in_time<T>(&self, taken: Option<T>) -> Result<T> {
-        taken.ok_or_else(|| Error::WaitedLong {
-            pool: self.handle.name().to_string(),
-            after: PATIENCE.as_secs(),
+        taken.ok_or_else(|| {
+            let pool = self.handle.name().to_string();
+            match wait_limit().filter(|limit| limit.until <= Instant::now()) {
+                Some(limit) => Error::NotFree { pool, timeout: limit.timeout },
+                None => Error::WaitedLong { pool, after: PATIENCE.as_secs() },
+            }
         })
     }
 }

@@ -57,6 +57,7 @@ mod store;
 mod stray;
 mod support;
 mod threads;
+mod timed;
 mod torn;
 mod unreadable;
 mod values;

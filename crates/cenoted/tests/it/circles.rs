@@ -111,6 +111,13 @@ fn a_thread_without_a_pool_waits_longer_than_one_that_has_some() {
     let (_daemon, _store, [_p, q], mut other) = daemon();
     other.tell("write");
     assert_eq!(other.hear(), "has");
+    // And not at all, or for a time, if it says so.
+    let short = Duration::from_millis(50);
+    let is_busy =
+        |done: Result<()>| matches!(done, Err(Error::NotFree { pool, .. }) if pool == "q");
+    assert!(is_busy(q.try_write(|_| Ok(()))) && is_busy(q.try_read().map(drop)));
+    assert!(is_busy(q.write_timeout(short, |_| Ok(()))));
+    assert!(is_busy(q.read_timeout(short).map(drop)));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| add(&q));
         std::thread::sleep(Duration::from_secs(12));

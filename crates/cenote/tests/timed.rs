@@ -1,0 +1,134 @@
+//! Transactions and views that wait for a limited time: what they say, and for how long they wait.
+
+use crate::support::directory;
+use cenote::{Error, ErrorKind, Pool, Reader, Result, Store};
+use std::sync::Barrier;
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+/// Long for a test, and short for a program that hangs.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(30);
+
+fn store() -> Result<(tempfile::TempDir, Store)> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    Ok((dir, store))
+}
+
+/// That a call says "not free", neither earlier nor much later than it is to.
+#[track_caller]
+fn not_free<T>(timeout: Duration, call: impl FnOnce() -> Result<T>) {
+    let begun = Instant::now();
+    let error = call().err().expect("it is not free");
+    let took = begun.elapsed();
+    assert!(
+        matches!(&error, Error::NotFree { pool, timeout: said } if pool == "p" && *said == timeout)
+    );
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(timeout <= took && took < timeout + Duration::from_secs(20), "{took:?}");
+}
+
+/// Calls `meanwhile` while another thread is in a transaction.
+fn beside_a_transaction(pool: &Pool, meanwhile: impl FnOnce()) {
+    let barrier = Barrier::new(2);
+    scope(|threads| {
+        threads.spawn(|| {
+            let done = pool.write(|tx| {
+                barrier.wait();
+                barrier.wait();
+                tx.alloc(1u64)
+            });
+            done.expect("a transaction");
+        });
+        barrier.wait();
+        meanwhile();
+        barrier.wait();
+    });
+}
+
+#[test]
+fn what_is_not_to_wait_says_that_the_pool_is_not_free_and_works_afterwards() -> Result<()> {
+    let (_dir, store) = store()?;
+    let pool = store.pool("p")?;
+    beside_a_transaction(&pool, || {
+        not_free(Duration::ZERO, || pool.try_read().map(drop));
+        not_free(Duration::ZERO, || pool.try_write(|_| Ok(())));
+        not_free(SHORT, || pool.read_timeout(SHORT).map(drop));
+        not_free(SHORT, || pool.write_timeout(SHORT, |_| Ok(())));
+    });
+    let number = pool.try_write(|tx| tx.alloc(7u64))?;
+    assert_eq!(*pool.try_read()?.get(number)?, 7);
+    let view = pool.read()?;
+    scope(|threads| {
+        threads.spawn(|| {
+            // Views do not keep each other out.
+            assert!(pool.try_read().is_ok());
+            not_free(Duration::ZERO, || pool.try_write(|_| Ok(())));
+        });
+    });
+    // What this thread has itself it would wait for without end.
+    let own = pool.try_write(|_| Ok(())).expect_err("its own view");
+    assert!(matches!(own, Error::WouldDeadlock { .. }), "{own}");
+    drop(view);
+    drop(pool);
+    store.close()
+}
+
+#[test]
+fn what_may_wait_begins_when_the_pool_is_free() -> Result<()> {
+    let (_dir, store) = store()?;
+    let pool = store.pool("p")?;
+    let barrier = Barrier::new(2);
+    scope(|threads| {
+        threads.spawn(|| {
+            let done = pool.write(|_| {
+                barrier.wait();
+                std::thread::sleep(SHORT);
+                Ok::<_, Error>(())
+            });
+            done.expect("a transaction");
+        });
+        barrier.wait();
+        pool.read_timeout(LONG).map(drop)?;
+        pool.write_timeout(Duration::MAX, |_| Ok::<_, Error>(()))
+    })?;
+    drop(pool);
+    store.close()
+}
+
+#[test]
+fn the_limit_ends_where_the_callers_code_begins() -> Result<()> {
+    let (_dir, store) = store()?;
+    let (pool, other) = (store.pool("p")?, store.pool("other")?);
+    let barrier = Barrier::new(2);
+    scope(|threads| {
+        threads.spawn(|| {
+            let done = other.write(|_| {
+                barrier.wait();
+                std::thread::sleep(SHORT);
+                Ok::<_, Error>(())
+            });
+            done.expect("a transaction");
+        });
+        barrier.wait();
+        // Waits for the other transaction, without a limit.
+        pool.try_write(|_| other.read().map(drop))
+    })?;
+    // Nor does one that failed leave a limit behind.
+    beside_a_transaction(&pool, || not_free(Duration::ZERO, || pool.try_read().map(drop)));
+    scope(|threads| {
+        threads.spawn(|| {
+            let done = pool.write(|_| {
+                barrier.wait();
+                std::thread::sleep(SHORT);
+                Ok::<_, Error>(())
+            });
+            done.expect("a transaction");
+        });
+        barrier.wait();
+        pool.read().map(drop)
+    })?;
+    drop((pool, other));
+    store.close()
+}
