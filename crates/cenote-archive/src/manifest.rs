@@ -1,5 +1,5 @@
-//! What an archive holds, and the rules that every manifest keeps: the writer refuses one that
-//! breaks them as the reader does.
+//! The manifest of an archive: its contents, and the rules for them. Writer and reader both refuse
+//! a manifest that breaks a rule.
 
 use crate::error::ArchiveError;
 use cenote_layout::PAGE_SIZE;
@@ -12,7 +12,7 @@ use cenote_layout::puddle::header_space;
 use cenote_layout::types::TypeRecord;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// What an archive holds: everything but the bytes of the puddles.
+/// The contents of an archive, without the bytes of the puddles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The archive's identity.

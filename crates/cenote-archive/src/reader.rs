@@ -126,8 +126,8 @@ impl<R: Read> ArchiveReader<R> {
         self.codec
     }
 
-    /// What was read so far: when [`ArchiveReader::next_chunk`] has returned `None`, of the whole
-    /// archive.
+    /// Counts of the part read so far: of the whole archive when [`ArchiveReader::next_chunk`] has
+    /// returned `None`.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
@@ -141,8 +141,7 @@ impl<R: Read> ArchiveReader<R> {
             for _ in 0..count {
                 let (start, section) = loop {
                     let (start, section, known) = self.section()?;
-                    // What is skipped counts as well, so that a manifest of nothing else has an
-                    // end.
+                    // Skipped items count as well, so that a manifest of nothing else has an end.
                     manifest_len += u64::from(section.len)
                         + size_of::<SectionHeader>() as u64 * u64::from(!known);
                     if manifest_len > MANIFEST_LEN_MAX {
@@ -213,7 +212,7 @@ impl<R: Read> ArchiveReader<R> {
         }
     }
 
-    /// The same, section by section: for who wants to be asked between sections that are skipped.
+    /// The same, section by section: for callers that act between skipped sections.
     ///
     /// # Errors
     /// As [`ArchiveReader::next_chunk`].

@@ -1,5 +1,5 @@
-//! What a protection is bound to beside its object's identity, and how a pool's root puddle lists
-//! the others.
+//! The facts that a protection is bound to beside its object's identity, and the list of puddles in
+//! a pool's root puddle.
 //!
 //! Names, lengths and addresses are in the catalog, which has checksums and no key. So the
 //! protection's header, which is under an HMAC in modes with a key, holds a digest of them. An
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = size_of::<AtRestHeader>();
 
-/// What an object is bound to: its store, its name, and the bytes of its data.
+/// The facts that an object is bound to: its store, its name, and the length of its data.
 #[must_use]
 pub fn of_object(store: Uuid, name: &str, data_len: u64) -> Digest {
     let mut hash = Sha256::new();
@@ -76,8 +76,8 @@ pub(crate) fn entry(header: &AtRestHeader) -> Option<Digest> {
     }
 }
 
-/// What stands for a header in the store's list of protected things. `None`: nothing was ever
-/// written to the thing.
+/// The digest of a header in the store's list of protected things. `None`: nothing was ever written
+/// to the thing.
 #[must_use]
 pub fn root(header: &[u8; HEADER_LEN]) -> Option<Digest> {
     entry(&AtRestHeader::read_from_bytes(header).ok()?)

@@ -257,7 +257,7 @@ pub(crate) fn argon2id(
         .map_err(|error| error.to_string())
 }
 
-/// What a wrapped key is bound to: object, pages, mode, cipher and version, epoch.
+/// The facts that a wrapped key is bound to: object, pages, mode, cipher and version, epoch.
 fn wrap_context(header: &AtRestHeader) -> [u8; 48] {
     let mut context = [0; 48];
     context[..16].copy_from_slice(&header.object.0);

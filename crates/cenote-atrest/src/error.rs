@@ -109,7 +109,7 @@ pub enum AtRestError {
         passphrase: bool,
     },
     /// The key is not the one that the object is under.
-    #[error("object {object}: this is not its key")]
+    #[error("object {object}: this is not its key; give the right key")]
     WrongKey {
         /// The object.
         object: Uuid,

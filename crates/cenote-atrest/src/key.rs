@@ -1,9 +1,9 @@
 //! The caller's keys: 32 bytes, a key file's contents, or a passphrase.
 //!
-//! A [`Keyring`] is what a session has: one key or passphrase, under which it creates and opens
-//! objects. Argon2 takes tens of milliseconds on purpose, which no attach could bear: a keyring
-//! runs it once for each pair of parameters and salt that it meets, remembers the outcome in locked
-//! memory, and creates objects under the pair that it knows.
+//! A session has a [`Keyring`]: one key or passphrase, under which it creates and opens objects.
+//! Argon2 takes tens of milliseconds on purpose, which no attach could bear: a keyring runs it once
+//! for each pair of parameters and salt that it meets, remembers the outcome in locked memory, and
+//! creates objects under the pair that it knows.
 //!
 //! Nothing here is ever written to media, except Argon2's parameters and salt (by
 //! [`crate::Protection::header`]).
@@ -97,8 +97,8 @@ fn zeros<const N: usize>(locking: Locking) -> Result<Secret<[u8; N]>, KeyError> 
         .map_err(|source| KeyError::System { what: "no locked memory for a key", source })
 }
 
-/// How much work Argon2id is (RFC 9106). More work for us is more for an attacker who tries
-/// passphrases.
+/// How much work Argon2id is (RFC 9106). More work for us is also more work for an attacker who
+/// tries passphrases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Argon2Params {
     /// Memory, in KiB: 8 for each lane to 1,048,576.

@@ -64,7 +64,7 @@
 //!
 //! The caller's key ([`MasterKey`]) wraps a random data key. Page keys and the header's HMAC key
 //! are derived from the data key (HKDF-SHA-256). [`Protection::rekey`] wraps it again: that writes
-//! one header of 512 bytes, whatever the object's size. A holder of the old key *and* of the old
+//! one header of 512 bytes for every size of object. A holder of the old key *and* of the old
 //! header keeps access; to end that, make a new object. All keys live in
 //! [`cenote_sys::secret::Secret`]. Round keys are made for each page, and last for one call.
 //!

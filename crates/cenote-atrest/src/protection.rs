@@ -23,8 +23,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What a user remembers elsewhere, so that a store put back *whole* from earlier is noticed:
-/// which object, how many changes it had seen, and its root then. Not secret.
+/// The record that a user keeps elsewhere, to notice a store that was put back *whole*: the object,
+/// its number of changes, and its root then. Not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// The object.
@@ -75,7 +75,7 @@ pub struct Expect<'a> {
     pub mode: Option<Mode>,
     /// What it has to be bound to ([`binding`]).
     pub binding: Option<Digest>,
-    /// What was remembered of it: an older state is refused.
+    /// The user's record of it: an older state is refused.
     pub anchor: Option<&'a Anchor>,
 }
 
@@ -208,8 +208,8 @@ impl Protection {
         Ok(())
     }
 
-    /// What stands for this puddle in its pool's list: as it is, or as a change makes it. `None`:
-    /// nothing was ever written.
+    /// The digest of this puddle in its pool's list: of its present state, or of the state after a
+    /// change. `None`: nothing was ever written.
     #[must_use]
     pub fn entry(&self, change: Option<&Change>) -> Option<Digest> {
         match change.and_then(|change| change.tree.as_ref()) {

@@ -17,8 +17,9 @@
 //! # Nonces
 //!
 //! 16 random bytes of the kernel, fresh after every 64 pages; a counter of 8 bytes; the page's
-//! number. Two are never the same, whatever crashed in between, and in a copy of a running machine
-//! only until the next random bytes. A forked child cannot make any: it does not have the keys.
+//! number. No two are the same, also after crashes. Two copies of a running machine may make the
+//! same ones until the next random bytes. A forked child cannot make any: it does not have the
+//! keys.
 
 use crate::data_key::Keys;
 use crate::error::{PageError, PageFault};
@@ -42,8 +43,7 @@ struct Nonces {
     counter: u64,
 }
 
-/// What there is to say about a page that was sealed: to be stored beside it, and put under the
-/// tree.
+/// The side data of a sealed page, which is stored beside it and goes under the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedPage {
     /// The page's number.

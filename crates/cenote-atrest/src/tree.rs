@@ -120,7 +120,7 @@ pub trait NodeSource {
     /// Reads the node at `offset` bytes in the tree's region.
     ///
     /// # Errors
-    /// Whatever hinders reading; a node is never made up.
+    /// Errors of reading; a node is never made up.
     fn read_node(&self, node: NodeId, offset: u64, bytes: &mut Node) -> io::Result<()>;
 }
 
@@ -255,7 +255,7 @@ impl Tree {
         source: &S,
     ) -> Result<(Box<Node>, u64), TreeFault> {
         loop {
-            // What has to be read: from the wanted node up to the first whose parent is remembered.
+            // The nodes to read: from the wanted one up to the first whose parent is in memory.
             let mut missing: Vec<NodeId> = Vec::with_capacity(usize::from(LEVELS_MAX));
             let (mut expected, version) = {
                 let state = self.read();

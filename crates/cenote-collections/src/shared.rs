@@ -1,4 +1,4 @@
-//! What all collections share: the check of a header, logging, and how their types are described.
+//! Shared by all collections: the check of a header, logging, and the descriptions of types.
 //!
 //! Every block type of this crate has a persistent name with a `/` in it, which
 //! `#[derive(Persist)]` refuses in names of others: so no program can make a block that passes for
@@ -148,8 +148,8 @@ pub(crate) fn build(
     filled.and(settled)
 }
 
-/// Makes a value, and inserts it. What was allocated for a value that cannot be inserted is lost
-/// with it: then the transaction can only abort.
+/// Makes a value, and inserts it. If a value cannot be inserted, the blocks allocated for it are
+/// lost with it: then the transaction can only abort.
 pub(crate) fn make_and_insert<'p, V, R>(
     tx: &mut Tx<'p>,
     make: impl FnOnce(&mut Tx<'p>) -> Result<V>,

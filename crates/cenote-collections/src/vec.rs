@@ -517,7 +517,7 @@ impl<T: Persist> Vec<T> {
     /// Makes room for `additional` more values; the header as it is then.
     ///
     /// # Safety
-    /// `header` is what the live header says.
+    /// `header` is a copy of the live header.
     unsafe fn room_for(
         self,
         tx: &mut Tx<'_>,
@@ -558,7 +558,7 @@ impl<T: Persist> Vec<T> {
     /// Removes the value at `index`.
     ///
     /// # Safety
-    /// `header` is what the live header says, and `index` is less than its length.
+    /// `header` is a copy of the live header, and `index` is less than its length.
     unsafe fn take_out(self, tx: &mut Tx<'_>, header: VecHeader<T>, index: usize) -> Result<T> {
         // SAFETY: places with values by contract, logged before they are written.
         unsafe {

@@ -159,8 +159,7 @@ fn take_apart(path: &TokenStream, fields: &[Field]) -> TokenStream {
     quote!(#path { #(#bindings),* })
 }
 
-/// What the generated code is made of: cenote's type, and variables that no token of the program
-/// can name.
+/// The generated code uses cenote's types, and variables that no token of the program can name.
 struct Writer<'a> {
     cenote: &'a Path,
     /// Cenote's type, whose inherent functions do everything.

@@ -4,9 +4,9 @@
 //!
 //! * Every field's type is `Persist`, and the list of fields is complete. The compiler infers the
 //!   types, and generated code takes a value apart with a pattern that has no `..`.
-//! * Offsets and discriminants are the compiler's (`expand.rs` says how), whatever names, macros
-//!   and attributes the program has. An enum needs `repr(u8)` or the like, because other programs
-//!   have to find its discriminant.
+//! * Offsets and discriminants are the compiler's (`expand.rs` says how). Names, macros and
+//!   attributes of the program cannot change them. An enum needs `repr(u8)` or the like, because
+//!   other programs have to find its discriminant.
 //! * The type has no `Drop`. The macro implements a trait for the type that every type with `Drop`
 //!   has too, and the compiler refuses the overlap.
 

@@ -105,8 +105,8 @@ impl UpdateGroups {
         self.shared.free_counters()
     }
 
-    /// Writes all lines back, and waits for it: whatever was stored in groups before the call is in
-    /// memory afterwards. At level `process` nothing.
+    /// Writes all lines back, and waits for it. Afterwards all stores that groups made before the
+    /// call are in memory. At level `process` nothing.
     pub fn drain(&self) {
         while self.shared.write_back() {}
     }

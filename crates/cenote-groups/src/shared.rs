@@ -1,4 +1,5 @@
-//! What all clones of [`UpdateGroups`](crate::UpdateGroups), their groups and the thread share.
+//! The state that all clones of [`UpdateGroups`](crate::UpdateGroups), their groups and the thread
+//! share.
 
 use crate::lines::{CacheModel, DirtyLine, Entered, LineTable};
 use cenote_layout::LINE_SIZE;

@@ -352,8 +352,8 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
 /// Several processes on one pool: their identities, which of them live, and a lock between them.
 ///
-/// What a [`Backing`] that has one promises: two members never have the same identity in one epoch,
-/// also one after the other; `lives` is right; the lock excludes.
+/// A [`Backing`] that has one promises: two members never have the same identity in one epoch, also
+/// one after the other; `lives` is right; the lock excludes.
 pub trait Sharing: Send + Sync {
     /// Names the boot of the machine, and the store: another one after each boot. Never 0. What
     /// stands in the mapping under another epoch means nothing.

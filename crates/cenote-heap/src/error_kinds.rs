@@ -1,5 +1,5 @@
-//! What a program can do about the errors of heaps. What the store under a heap says is in
-//! [`BackingError::Store`] without its type: a caller that knows the store asks it first.
+//! What a program can do about the errors of heaps. [`BackingError::Store`] has an error of the
+//! store under a heap, without its type: a caller that knows the store asks it first.
 
 use crate::backing::BackingError;
 use crate::error::{AllocError, FreeError, OpenError, PlaceError};

@@ -99,8 +99,8 @@ impl<'h> Exclusion<'h> {
         taken.map(|taken| self.intact(taken, Self::end_write)).transpose()
     }
 
-    /// What was taken excludes others, and is no memory of this process in the place of a page that
-    /// was lost.
+    /// A lock that was taken excludes others, and does not lie in memory of this process that
+    /// replaces a lost page.
     fn intact(
         &self,
         taken: LockTaken,

@@ -151,7 +151,7 @@ pub trait Heap: Send + Sync {
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError>;
 }
 
-/// What a heap can do that knows its blocks by tracing and by marks: walking, checking, counting,
+/// Operations of a heap that knows its blocks by tracing and by marks: walking, checking, counting,
 /// recovering. Apart from [`Heap`], because transactions need none of it, and what a transaction
 /// names is compiled into each program.
 pub trait Trace: Heap {

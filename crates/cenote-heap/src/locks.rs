@@ -183,7 +183,7 @@ impl Processes {
     /// For this process.
     ///
     /// # Errors
-    /// The system does not say who it is.
+    /// The system does not say which process it is.
     pub fn new() -> io::Result<Self> {
         process::own_name().map(Self)
     }
@@ -213,7 +213,7 @@ impl PoolLiveness {
     /// For this process and a pool that it has.
     ///
     /// # Errors
-    /// The system does not say who this process is.
+    /// The system does not say which process this is.
     pub fn new(pool: &PoolHandle) -> io::Result<Self> {
         let me = pool.member().map_or_else(process::own_name, Ok)?;
         Ok(Self { pool: pool.clone(), me })

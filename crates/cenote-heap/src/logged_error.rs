@@ -88,8 +88,8 @@ pub enum LoggedError {
     ReadOnly,
     /// Several processes write the pool.
     #[error(
-        "processes share the pool for writing, which a logged heap does not allow: its locks are \
-         those of one process"
+        "a logged heap does not allow several processes to write its pool, because its locks are \
+         those of one process: open the pool in one process"
     )]
     Shared,
     /// The header does not fit.

@@ -86,8 +86,9 @@ impl Drop for MemoryWindow {
     }
 }
 
-/// Plain memory as the backing of a heap. A clone is the same memory: opening a heap on a clone,
-/// after the first heap was dropped, is what a next process finds after a crash of the first.
+/// Plain memory as the backing of a heap. A clone is the same memory. A heap that is opened on a
+/// clone, after the first heap was dropped, sees the state that the next process sees after a crash
+/// of the first.
 #[derive(Clone, Debug)]
 pub struct MemoryBacking {
     window: Arc<MemoryWindow>,

@@ -15,9 +15,9 @@ impl PoolBacking {
     ///
     /// # Safety
     /// In this process only the heap over the returned backing, and what its caller does with it,
-    /// uses the puddles of the pool. What the caller leaves in the pool, other programs believe:
-    /// a block holds a value of its type when a root or a pointer leads to it, and no block is
-    /// freed that a reference leads to.
+    /// uses the puddles of the pool. Other programs believe the state that the caller leaves in the
+    /// pool: a block holds a value of its type when a root or a pointer leads to it, and no block
+    /// is freed that a reference leads to.
     #[must_use]
     pub unsafe fn of(pool: PoolHandle) -> Self {
         Self(pool)

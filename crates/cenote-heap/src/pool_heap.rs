@@ -1,7 +1,7 @@
 //! Opens the heap of a store's pool, of the kind that the catalog names ([`HeapKind`]).
 //!
-//! Every operation of [`Heap`] and [`Trace`] works on each kind. What only one kind can do is asked
-//! for by [`PoolHeap::traced`], or returns a typed error that says what to do instead.
+//! Every operation of [`Heap`] and [`Trace`] works on each kind. An operation of one kind alone is
+//! reached by [`PoolHeap::traced`], or returns a typed error that says what to do instead.
 
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::class::block_size;

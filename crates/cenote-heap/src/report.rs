@@ -74,7 +74,7 @@ impl fmt::Display for Damage {
         if self.lost {
             write!(f, "its 64 KiB are not used, {pointers} pointers lead into it")
         } else {
-            f.write_str("nothing is lost")
+            f.write_str("nothing is lost, and nothing has to be done")
         }
     }
 }
@@ -202,7 +202,7 @@ pub struct RecoveryReport {
     pub damage: Vec<Damage>,
     /// Illegal marks that were made what tracing found.
     pub repaired_marks: u64,
-    /// Numbered roots that are damaged. What they led to is not known: then no block that was
+    /// Numbered roots that are damaged. Their targets are not known: then no block that was
     /// allocated is made free.
     pub damaged_roots: Vec<u16>,
     /// Blocks that are allocated and not reached, and stay allocated: what is damaged, here or in
@@ -240,14 +240,14 @@ pub struct HeapReport {
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
-    /// What tracing from the leaks saw, if there are any: a program may have kept the address of
+    /// Findings of tracing from the leaks, if there are any: a program may have kept the address of
     /// one.
     pub leak_trace: Option<TraceCounts>,
     /// Blocks that only leaks lead to and that are not allocated.
     pub dangling_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub dangling: Vec<BlockInfo>,
-    /// Superblocks whose marks do not fit what they are used for in this session: a stray store
+    /// Superblocks whose marks do not fit what they are used for in this session: a stray write
     /// wrote over the heap's metadata, or a member of the pool died and no member has swept. May
     /// name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,

@@ -62,8 +62,8 @@ pub trait OwnerLiveness {
 pub enum LockTaken {
     /// Its last holder gave it back, or there was none.
     Clean,
-    /// Its last holder died with it. What it had begun in transactions was taken back or completed;
-    /// what it changed otherwise may be half done.
+    /// Its last holder died with it. Its transactions were taken back or completed; its other
+    /// changes may be half done.
     Recovered,
 }
 

@@ -8,7 +8,7 @@
 
 pub(crate) use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// How often one who waits for a lock between processes looks before it sleeps.
+/// How often a thread that waits for a lock between processes looks before it sleeps.
 pub(crate) const LOOKS: u32 = 100;
 /// How long it sleeps at most before it asks whether the owner lives.
 const PATIENCE: core::time::Duration = core::time::Duration::from_millis(5);

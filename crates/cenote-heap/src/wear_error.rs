@@ -21,7 +21,7 @@ pub enum WearError {
     },
     /// No heap can be made so.
     #[error(
-        "no wear heap is made with {what} {value}: blocks wait for up to 2^30 ms, and chunks have \
+        "{what} of a wear heap cannot be {value}: blocks wait for up to 2^30 ms, and chunks have \
          2^10 to 2^24 bytes"
     )]
     Options {
@@ -41,8 +41,8 @@ pub enum WearError {
     ReadOnly,
     /// Several processes write the pool.
     #[error(
-        "processes share the pool for writing, which a wear heap does not allow: its lists are in \
-         the memory of one process"
+        "a wear heap does not allow several processes to write its pool, because its lists are in \
+         the memory of one process: open the pool in one process"
     )]
     Shared,
     /// The header does not fit.

@@ -24,7 +24,7 @@ const PUDDLE: u64 = 256 << 10;
 /// Blocks that are allocated together: sizes that use tiny marks, others, and large ones.
 const KINDS: [&[u64]; 3] = [&[16, 64], &[48, 4096], &[100_000, 32]];
 
-/// All of the puddle: tests play the part of stray stores.
+/// All of the puddle: tests play the part of stray writes.
 #[allow(clippy::mut_from_ref)]
 fn bytes(backing: &MemoryBacking) -> &mut [u8] {
     let extent = backing.extents()[0];

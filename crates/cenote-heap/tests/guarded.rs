@@ -1,4 +1,4 @@
-//! Metadata and roots of a traced heap are guarded against stray stores: in pools of a store, whose
+//! Metadata and roots of a traced heap are guarded against stray writes: in pools of a store, whose
 //! files can be mapped twice.
 
 use crate::protected::{SIGSEGV, assert_stopped, make_store, medium};

@@ -1,4 +1,4 @@
-//! Metadata of a logged heap are protected against stray stores: in pools of a store, whose files
+//! Metadata of a logged heap are protected against stray writes: in pools of a store, whose files
 //! can be mapped twice.
 
 use cenote_heap::logged::{LoggedHeap, LoggedOptions, Protection};

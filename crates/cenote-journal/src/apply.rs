@@ -236,7 +236,7 @@ mod tests {
             };
             journal.apply_later(ticket, changes, ids.iter().map(target).collect()).expect("queued");
             given.push(value);
-            // What waits is the newest of what was given, and everything before it is written.
+            // The newest record waits, and everything before it is written.
             let state = journal.lock();
             let waiting = &given[given.len() - state.queue.len()..];
             let waits: Vec<u8> = state.queue.iter().map(|later| later.changes.data[0]).collect();

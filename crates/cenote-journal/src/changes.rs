@@ -41,14 +41,14 @@ impl Changes {
         (self.streak, self.look_at) = (0, 0);
     }
 
-    /// Adds whole lines from number `first_line` on, whatever the primary holds: those that belong
-    /// to pages, and are none.
+    /// Adds whole lines from number `first_line` on without a comparison: lines of side data, which
+    /// are no pages.
     pub fn add_lines(&mut self, object: u32, first_line: u64, lines: &[u8]) {
         debug_assert!(lines.len().is_multiple_of(LINE));
         self.add_run(object, first_line, lines);
     }
 
-    /// Adds a whole page, whatever the primary holds.
+    /// Adds a whole page without a comparison.
     pub fn add_whole_page(&mut self, object: u32, page: u64, ours: &[u8]) {
         debug_assert_eq!(ours.len(), PAGE);
         self.pages += 1;

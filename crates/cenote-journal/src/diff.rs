@@ -7,7 +7,7 @@
 //!
 //! A psync of many pages that all changed as a whole compares only some of them: after 8 such pages
 //! one in 5, then fewer, at least one in 65, until one comes that did not. A page that is taken
-//! without a comparison is right too: it is what the shadow holds. At most half as many pages are
+//! without a comparison is right too: it has the shadow's contents. At most half as many pages are
 //! taken in vain as had changed as a whole before them.
 //!
 //! Invariant: no thread stores into a page while it is compared and copied. The journal and the

@@ -2,8 +2,8 @@
 //! one.
 //!
 //! A new file is made under another name (that of the journal with `.new`), with its space taken,
-//! and synced; **renaming it commits**. What a crash leaves of it before that is removed by the
-//! next one that makes it.
+//! and synced; **renaming it commits**. The next session that makes the file removes the part that
+//! an earlier crash left.
 
 use crate::roots::Roots;
 use cenote_layout::PAGE_SIZE;
@@ -60,8 +60,8 @@ pub struct FoundJournal {
     pub used: bool,
     /// Number of the last record that counts; of a look at the header alone, of the last trim.
     pub last: u64,
-    /// What this one names ([`crate::Tie::names`]): the other journal's last record and the
-    /// catalog's last batch that were durable when this one was written to last.
+    /// The names in this one ([`crate::Tie::names`]): the other journal's last record and the
+    /// catalog's last batch that were durable at the last write here.
     pub names: [u64; 2],
 }
 
@@ -74,8 +74,7 @@ pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<FoundJournal, Strin
     Ok(found.map(|Whole { header, alone, .. }| found_in(&header, alone, header.trimmed, None)))
 }
 
-/// What there is to say of a header, of the last number that counts, and of the newest record, if
-/// that is known.
+/// Findings about a header, the last number that counts, and the newest record, if that is known.
 pub(crate) fn found_in(
     header: &JournalHeader,
     alone: bool,
@@ -148,10 +147,10 @@ pub(crate) fn read_header(
     Ok(Ok(Whole { header, alone: !problem.is_empty(), roots }))
 }
 
-/// Makes a journal with this header and puts it in place of whatever is there. It is open before it
-/// has its name: a caller that could not open it afterwards would go on with the file before, which
-/// has no name any more. So if this fails, the file before is still in place; or the directory
-/// cannot be synced, which is a failed sync.
+/// Makes a journal with this header, in the place of any earlier file. It is open before it has its
+/// name: a caller that could not open it afterwards would go on with the file before, which has no
+/// name any more. So if this fails, the file before is still in place; or the directory cannot be
+/// synced, which is a failed sync.
 pub(crate) fn replace(
     medium: &OwnedMedium,
     name: &str,

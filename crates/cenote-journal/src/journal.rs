@@ -77,7 +77,7 @@ pub struct Home {
     pub guard: Arc<dyn Guard>,
     /// Generation of the superblock's copy that will name the session.
     pub session: u64,
-    /// What the store's other journal and the catalog know of it, and the other way round.
+    /// The ties between this journal, the store's other one and the catalog.
     pub tie: Tie,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct JournalState {
     active: usize,
     tail: u64,
     pub(crate) halves: [Half; 2],
-    /// What is committed and not applied, in order; and whether a thread applies the first.
+    /// Committed records that are not applied, in order; and whether a thread applies the first.
     pub(crate) queue: VecDeque<Arc<Queued>>,
     pub(crate) applying: bool,
     /// Memory of earlier psyncs.

@@ -56,7 +56,10 @@ use core::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
     /// This process is a fork of the one that opened the store.
-    #[error("this process is a fork of the one that opened the store")]
+    #[error(
+        "this process was forked from the one that opened the store, and has no access to it: open \
+         the store again in this process"
+    )]
     Forked,
     /// What is on the medium is not known any more.
     #[error("the store is poisoned: {0}")]

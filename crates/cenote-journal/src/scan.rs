@@ -1,9 +1,9 @@
 //! Reading a journal after its session ended, however it ended.
 //!
-//! What is needed are the records behind the newest *trim* that is known: the header's, or that of
-//! the last record. They lie in one half, or in the older one and go on in the other. They must be
-//! there without a gap; the first place where none follows is the end if nothing later relies on
-//! it, and damage if a later record says that one was durable there.
+//! A reader needs the records behind the newest known *trim*: that of the header, or of the last
+//! record. They lie in one half, or in the older one and go on in the other. They must be there
+//! without a gap; the first place where none follows is the end if nothing later relies on it, and
+//! damage if a later record says that one was durable there.
 
 use super::file::{FoundJournal, found_in, read_header};
 use super::record::{Read, Record, read};

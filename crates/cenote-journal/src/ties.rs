@@ -108,8 +108,8 @@ impl Tie {
         self.floor_of(self.which)
     }
 
-    /// What it names of the two others, in their order: of a journal, the other journal and the
-    /// catalog; of the catalog, the two journals.
+    /// The numbers that it names of the two others, in their order: a journal names the other
+    /// journal and the catalog; the catalog names the two journals.
     #[must_use]
     pub fn to_name(&self) -> [u64; 2] {
         self.others().map(|other| self.floor_of(other))

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The sender ([`Transfer`]) writes pages that were stored into, whole, and lines of what is
-//! sealed. The keeper ([`Receiver`]) reads the file once, and trusts nothing in it: it compares and
-//! journals its own copy, whatever the sender does with the file meanwhile. The file is in memory,
-//! so reading it never waits. The keeper compares pages with the primary as last committed, which
-//! the sender does not know, and takes lines as they are, where that is allowed. A transfer that
-//! does not fit ([`TransferError`]) changes nothing.
+//! sealed. The keeper ([`Receiver`]) reads the file once, and trusts nothing in it. It compares and
+//! journals its own copy, so the sender may change the file meanwhile. The file is in memory, so
+//! reading it never waits. The keeper compares pages with the primary as last committed, which the
+//! sender does not know, and takes lines as they are, where that is allowed. A transfer that does
+//! not fit ([`TransferError`]) changes nothing.
 
 use crate::apply_queue::{ApplyTarget, Primary};
 use crate::changes::{Changes, Pages};

@@ -211,15 +211,15 @@ pub struct AtRestHeader {
     pub inherited_key: [u8; 32],
     /// Tag of that encryption.
     pub inherited_tag: [u8; 16],
-    /// What the catalog says about the object beside its identity: a digest of name and length, or
-    /// of a puddle's place. Zero: it is bound to nothing.
+    /// A digest of the catalog's facts about the object beside its identity: its name and length,
+    /// or the puddle's place. Zero: it is bound to nothing.
     pub binding: [u8; 32],
     /// Of a pool's root puddle, in modes with a tree: a digest of the headers of the pool's other
     /// puddles. Zero: none of them was ever written.
     pub members: [u8; 32],
-    /// What stands for this header in such a list although the header is another: it was sealed
-    /// anew, and no psync has changed it since. Zero: the header stands for itself.
-    /// [`NOTHING_REPLACED`]: the one before was never written, and in no list.
+    /// The digest of an earlier header, which stands in such a list: the puddle was sealed anew,
+    /// and no psync has changed it since. Zero: the header stands for itself. [`NOTHING_REPLACED`]:
+    /// the one before was never written, and in no list.
     pub replaced: [u8; 32],
     /// Zero.
     pub reserved: [u8; 40],

@@ -464,16 +464,15 @@ pub enum Record {
         /// Bytes.
         len: u64,
     },
-    /// What the pool holds may be half of a transaction, because the logs that would undo it were
-    /// discarded: in the batch that removes them. A copy of the pool has it too. It ends with
+    /// The pool may hold half of a transaction, because the logs that would undo it were discarded.
+    /// The record is in the batch that removes them. A copy of the pool has it too. It ends with
     /// [`Record::PoolWhole`], or with the pool. Only in stores whose superblock has
     /// [`crate::superblock::INCOMPAT_TORN`].
     PoolTorn(PoolId),
     /// A caller answers for the pool's values: it is whole.
     PoolWhole(PoolId),
-    /// What committed psyncs say of a puddle's primary is in its file of kept psyncs
-    /// ([`crate::kept`]), and nowhere else. Only in stores whose superblock has
-    /// [`crate::superblock::INCOMPAT_KEPT`].
+    /// Committed psyncs of a puddle's primary are in its file of kept psyncs ([`crate::kept`]), and
+    /// nowhere else. Only in stores whose superblock has [`crate::superblock::INCOMPAT_KEPT`].
     Kept {
         /// The puddle.
         puddle: Uuid,

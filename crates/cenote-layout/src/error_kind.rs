@@ -1,4 +1,4 @@
-//! What a program can do about an error: the kinds, which all errors of Cenote have.
+//! The kinds of errors: each says what a program can do. All errors of Cenote have one.
 //!
 //! An error's variant says what happened, and its message what to do about it. A program that goes
 //! on by itself needs less: whether to wait, to make room, to restore or to stop. That is the kind.

@@ -9,9 +9,9 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// Feature bits that this release understands in every header, per mask. None is defined yet.
 pub const KNOWN_COMPAT: u64 = 0;
-/// Bits that forbid writing to those who do not know them.
+/// Bits that forbid writing to programs that do not know them.
 pub const KNOWN_RO_COMPAT: u64 = 0;
-/// Bits that forbid even reading to those who do not know them.
+/// Bits that forbid even reading to programs that do not know them.
 pub const KNOWN_INCOMPAT: u64 = 0;
 
 /// The start of every header.

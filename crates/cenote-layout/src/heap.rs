@@ -59,7 +59,7 @@ pub const SMALL_SIZE_MAX: u64 = 32 << 10;
 
 pub use crate::mark::{self, MEMBER_COUNT};
 
-/// What an opener makes of [`mark::CONDEMNED`]: the word at [`HeapGeometry::sweep`].
+/// The meaning of [`mark::CONDEMNED`] for an opener: the word at [`HeapGeometry::sweep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum SweepState {
@@ -187,8 +187,7 @@ pub struct Descriptor {
     pub state: u32,
     /// Size class, or 0 for large blocks.
     pub class: u32,
-    /// Bytes of a block; of a large one, all of it, in whichever of its superblocks the descriptor
-    /// is.
+    /// Bytes of a block. Each descriptor of a large block says all of its bytes.
     pub block_size: u64,
     /// Type of the blocks.
     pub type_id: TypeId,
@@ -204,9 +203,9 @@ pub struct Descriptor {
 
 const _: () = assert!(size_of::<Descriptor>() == 64);
 
-/// What stands in memory in the place of each byte of a page of metadata, descriptors aside, that
-/// is lost while the puddle is in use. As a mark it is illegal and of no live block. As a root it
-/// is damaged; as a link it leads to no address that a process has.
+/// The byte that fills a page of metadata (without descriptors) that is lost while the puddle is in
+/// use. As a mark it is illegal and of no live block. As a root it is damaged; as a link it leads
+/// to no address that a process has.
 pub const LOST_BYTE: u8 = 0xe0;
 const LOST_WORD: u64 = u64::from_ne_bytes([LOST_BYTE; 8]);
 
@@ -234,9 +233,9 @@ impl Descriptor {
         geometry: 0,
     };
 
-    /// What stands in memory in the place of a descriptor whose page is lost while the puddle is in
-    /// use: no state has its number, no block begins in its superblock, its anchor says "damaged",
-    /// and its link is the address of nothing. It is never in a file.
+    /// Replaces in memory a descriptor whose page is lost while the puddle is in use: no state has
+    /// its number, no block begins in its superblock, its anchor says "damaged", and its link is
+    /// the address of nothing. It is never in a file.
     pub const LOST: Self = Self {
         checksum: LOST_WORD,
         state: LOST_WORD as u32,

@@ -1,4 +1,4 @@
-//! What committed psyncs say of a primary that could not be written when they were recovered.
+//! Committed psyncs of a primary that could not be written when they were recovered.
 //!
 //! ```text
 //! 0            128

@@ -250,9 +250,9 @@ impl TailWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// Undo: `data` is what stood at `addr` before; copied back on roll-back.
+    /// Undo: `data` is the old contents of `addr`; copied back on roll-back.
     Undo = 1,
-    /// Redo: `data` is what will stand at `addr`; copied there on roll-forward.
+    /// Redo: `data` is the new contents of `addr`; copied there on roll-forward.
     Redo = 2,
     /// Undo of process memory, applied on abort only; recovery skips it, because that memory is
     /// gone.

@@ -5,11 +5,11 @@
 //! before the log that it names is used, and durable before the next one is written; `state` is its
 //! last word to be written.
 //!
-//! What a crash leaves of an entry: nothing, or any of its words without the state, or all but the
-//! state, or all. **Once all but the state are there the entry names its segment**, because the
-//! checksum covers the state that it is to have. The state tells damage from a write that was cut
-//! short: if it is there, everything else was durable before. So a state that is lost, by a crash
-//! or by a flipped bit, hides no log: see [`LogSpaceEntry::read`].
+//! A crash leaves of an entry: nothing, some of its words without the state, all but the state, or
+//! all. **Once all but the state are there the entry names its segment**, because the checksum
+//! covers the state that it is to have. The state tells damage from a write that was cut short: if
+//! it is there, everything else was durable before. So a state that is lost, by a crash or by a
+//! flipped bit, hides no log: see [`LogSpaceEntry::read`].
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
@@ -74,7 +74,7 @@ const _: () = assert!(size_of::<LogSpaceEntry>() == 64);
 pub enum Listing {
     /// Nothing: it was never used, or never completed, and no segment was used by it.
     Free,
-    /// This segment; the state is what it was to be.
+    /// This segment; the state is the one that it was to have.
     Names(LogSpaceEntry),
     /// That it cannot be believed: some log is not known by it any more.
     Damaged,

@@ -48,8 +48,8 @@ pub struct Moves {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor(usize);
 
-/// What `moves` and, after them, a move of the whole window `base..base + len` by `distance` come
-/// to. Sorted by rising old address, as `moves` are.
+/// The sum of `moves` and a later move of the whole window `base..base + len` by `distance`. Sorted
+/// by rising old address, as `moves` are.
 ///
 /// A word that `moves` would change becomes what it would have become, further on by `distance`.
 /// Any other word that leads into the window moves with it: what `moves` left where it was, and,
@@ -82,8 +82,8 @@ impl Moves {
     /// Reads a record.
     ///
     /// # Errors
-    /// What cannot be: ranges that are empty, beyond the addresses of a program, out of order or on
-    /// top of another.
+    /// Impossible moves: ranges that are empty, beyond the addresses of a program, out of order or
+    /// on top of another.
     pub fn new(record: &RelocationRecord) -> Result<Self, &'static str> {
         let mut ranges: Vec<Range> = Vec::with_capacity(record.moves.len());
         let mut free_from = 0;
@@ -161,8 +161,8 @@ impl Moves {
         moved & !tag_mask | word & tag_mask
     }
 
-    /// What an off-holder is to become that stood at `from` and stands at `to` now. `None`: it is
-    /// no off-holder (null is not), or its target is out of reach.
+    /// The new value of an off-holder that stood at `from` and stands at `to` now. `None`: it is no
+    /// off-holder (null is not), or its target is out of reach.
     #[must_use]
     pub fn relative(&self, word: u64, from: u64, to: u64, cursor: &mut Cursor) -> Option<u64> {
         let target = decode_relative(from, word)?;
@@ -180,15 +180,15 @@ impl Moves {
         }
     }
 
-    /// What the first word of a heap pointer is to become; the second says a place in its pool,
-    /// which stays. `None`: it is none, or its pool's new number does not fit into one.
+    /// The new first word of a heap pointer; the second says a place in its pool, which stays.
+    /// `None`: it is none, or its pool's new number does not fit into one.
     #[must_use]
     pub fn heap(&self, word: u64) -> Option<u64> {
         let pool = decode_heap(word)?;
         encode_heap(*self.pools.get(&pool).unwrap_or(&pool))
     }
 
-    /// What the word that says a pool is to become, of a region pointer or a heap pointer.
+    /// The new word for the pool in a region pointer or a heap pointer.
     #[must_use]
     pub fn numbered(&self, word: u64, kind: PointerKind) -> Option<u64> {
         if kind == PointerKind::HEAP { self.heap(word) } else { self.region(word) }
@@ -334,7 +334,7 @@ mod tests {
 
     proptest! {
         /// A word that is old, and one that was rewritten before the window moved, come to the same
-        /// place; whichever window was the one before, and however often it moves.
+        /// place; from any window before, and after any number of moves.
         #[test]
         fn a_window_that_moves_takes_along_what_moved_in_it_and_what_stayed(
             sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),

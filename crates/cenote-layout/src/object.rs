@@ -312,8 +312,8 @@ pub struct RecordHeader {
     /// Records up to this number were durable when this one was written: one of them that is not
     /// whole is damaged.
     pub durable: u64,
-    /// What records up to this number changed was durable in the primaries when this one was
-    /// written.
+    /// When this one was written, changes of records up to this number were durable in the
+    /// primaries.
     pub trimmed: u64,
     /// Records of the other journal up to this number were durable when this one was written: with
     /// fewer it was put back.

@@ -134,8 +134,8 @@ pub const fn decode_relative(at: u64, word: u64) -> Option<u64> {
     Some(at.wrapping_add(distance as u64))
 }
 
-/// A place in a store, whatever addresses its puddles have: what a region pointer says, and a heap
-/// pointer.
+/// A place in a store, independent of the addresses of puddles: region pointers and heap pointers
+/// say one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionAddress {
     /// The pool.

@@ -91,8 +91,8 @@ pub struct PuddleHeader {
     /// The store that it belongs to.
     pub store: Uuid,
     /// The address for which the contents are right: the assigned one, a multiple of [`SLOT_SIZE`]
-    /// in the store's window, or the one before it while the catalog says that the puddle is
-    /// still to be rewritten ([`crate::catalog::PendingRewriteRecord`]). What an object holds is
+    /// in the store's window, or the one before it while the catalog says that the puddle is still
+    /// to be rewritten ([`crate::catalog::PendingRewriteRecord`]). The contents of an object are
     /// right at any address: its header says the first one that it had.
     pub addr: u64,
     /// Bytes of the puddle, header included: a multiple of [`PAGE_SIZE`].

@@ -10,8 +10,8 @@
 //! The address and its check are one word, so **the store of that word commits a root**, as it does
 //! without a check. The check is the upper bits of a sum of products, one for each word. A flipped
 //! bit of the address or the type adds or takes away a multiple of its factor that changes these
-//! bits whatever the rest is: a test goes through all bits. A bit that flips in a word that is 0
-//! leaves bit 63 clear, or no address: both are damage.
+//! bits for every rest of the word: a test goes through all bits. A bit that flips in a word that
+//! is 0 leaves bit 63 clear, or no address: both are damage.
 
 use crate::id::TypeId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

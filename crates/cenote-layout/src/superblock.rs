@@ -76,7 +76,7 @@ pub const fn heap_feature(heap: HeapKind) -> u64 {
     }
 }
 
-/// What every superblock has: stores of earlier builds have not, and are refused.
+/// The bits that every superblock has. Stores of earlier builds lack them, and are refused.
 pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
 
 /// No writer has opened the store yet.

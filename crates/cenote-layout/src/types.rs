@@ -29,8 +29,8 @@ pub const POINTER_FIELDS_MAX: usize = 4096;
 pub const FIELDS_MAX: usize = 4096;
 /// Most bytes of the name of a type, a field or a variant.
 pub const TYPE_NAME_LEN_MAX: usize = 1024;
-/// Most bytes that a record may take in the catalog, whatever its numbers are: a record that passes
-/// [`TypeRecord::check`] always fits into one frame.
+/// Most bytes that a record may take in the catalog: a record that passes [`TypeRecord::check`]
+/// always fits into one frame.
 pub const TYPE_RECORD_LEN_MAX: usize = (1 << 20) - 64;
 
 /// A type as a store knows it.
@@ -96,8 +96,8 @@ pub struct PointerField {
     pub count: u64,
     /// How the words say where they lead.
     pub kind: PointerKind,
-    /// Bits of the word that are not address but tag; 0 for plain pointers, and whatever is not
-    /// native.
+    /// Bits of the word that are not address but tag; 0 for plain pointers, and for all that are
+    /// not native.
     pub tag_mask: u64,
     /// What the pointer points to; [`TypeId::UNTYPED`] if that is not known.
     pub target: TypeId,
@@ -364,7 +364,7 @@ impl fmt::Display for Condition {
 }
 
 impl TypeRecord {
-    /// What differs between two records, one sentence each, what `self` says first. Empty exactly
+    /// The differences between two records, one sentence each, that of `self` first. Empty exactly
     /// if the records are equal.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {

@@ -15,7 +15,7 @@
 //! * *Text* is a rule of two of Cenote's own types, known by their names: the bytes of a string,
 //!   which are UTF-8 and zeros behind them, and `cenote/InlineStr`, whose first byte is its length.
 //!
-//! What records do not tell is not judged: a type without a record, an array of such a type.
+//! Values without a record are not judged: of a type without one, or an array of such a type.
 //!
 //! *Bounds.* Records may be untrue, and a block may hold any bytes. Nothing outside a block is
 //! read. The rules of a true record concern disjoint bytes, so a type with more rules than bytes is
@@ -484,8 +484,8 @@ fn repeated(element: Arc<Shape>, count: u64, spare: bool) -> Arc<Shape> {
 }
 
 /// Whether a pointer in a block of type `from` to a value of type `to` is a link of one of Cenote's
-/// own structures: safe code follows it without a check. What programs keep are headers, and a
-/// handle is checked each time; links lead to all else. A header has links alone.
+/// own structures: safe code follows it without a check. Programs keep headers, and a handle is
+/// checked each time; links lead to all else. A header has links alone.
 #[must_use]
 pub fn is_link(from: &str, to: &str) -> bool {
     let own = |name: &str| {

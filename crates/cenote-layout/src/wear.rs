@@ -12,8 +12,8 @@
 //!
 //! A line of a block or segment ([`WearLine`]) has two *slots* of 32 bytes, for even and odd
 //! versions. A change writes the slot that is not in use, with the next version; it counts as soon
-//! as all four words of it are there. So one line changes in one write, whatever part of it a crash
-//! loses.
+//! as all four words of it are there. So one line changes in one write, and a crash may lose any
+//! part of it.
 //!
 //! ```text
 //! word 0 | payload: size 26, kind 2, version 4 | check 32 |

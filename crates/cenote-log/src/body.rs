@@ -24,7 +24,7 @@ pub struct Body {
     pub ptr: *mut u8,
     /// Bytes.
     pub len: u64,
-    /// What is to be added to an address in the body, wrapping around, for a store.
+    /// The distance to add to an address in the body, wrapping around, for a store.
     pub distance: usize,
 }
 

@@ -2,10 +2,9 @@
 //!
 //! `scan` collects the entries of the transaction that the range is about, in order, until the
 //! first that does not check. Every entry is an allegation until its checksum, sequence number,
-//! place, kind and size fit. One whose checksum fits and whose other fields do not make sense is
-//! damage at once. What is missing was either torn by the crash, which is legal, or had been
-//! durable and is gone, which is damage and makes all of the log unusable. Evidence of damage is,
-//! in this order:
+//! place, kind and size fit. An entry with a right checksum and other fields that make no sense is
+//! damage at once. A missing part was torn by the crash, which is legal; or it had been durable and
+//! is gone. Then the log is damaged, and none of it is used. Evidence of damage is, in this order:
 //!
 //! * a whole first entry of a later transaction than the range allows: the range is an old one;
 //! * the tail word, after a crash of processes: it counts the entries exactly;
@@ -254,8 +253,8 @@ pub(crate) unsafe fn scan(
 }
 
 impl LogScan {
-    /// Refuses a log of which entries are missing: damaged, and not torn. `rest` is what follows
-    /// the last entry that was found.
+    /// Refuses a log of which entries are missing: damaged, and not torn. `rest` follows the last
+    /// entry that was found.
     fn refuse_missing(&self, head: &Head, rest: &[u8], crash: CrashKind) -> Result<(), LogDamage> {
         let (range, tail, overflow) = (self.range, &head.tail, &head.overflow);
         let base = range.base();
@@ -287,7 +286,7 @@ impl LogScan {
 /// The entry area of the segment that a jump leads to, which is segment `number` of its log.
 ///
 /// # Safety
-/// What `segment` gives is mapped and not written to as long as the area is used.
+/// The memory that `segment` gives is mapped and not written to as long as the area is used.
 unsafe fn follow<'a>(
     addr: u64,
     head: &LogHeader,

@@ -22,9 +22,9 @@ pub trait SegmentSource: Send {
         false
     }
 
-    /// What says that a page of a log of the session was lost while it was mapped, and that memory
-    /// which goes to no file has taken its place. It is set before an access to that memory can
-    /// succeed. Asked for once, when the log is attached.
+    /// Says that a mapped page of a log of the session was lost, and that memory without a file has
+    /// taken its place. It is set before an access to that memory can succeed. Asked for once, when
+    /// the log is attached.
     fn lost(&self) -> Arc<AtomicBool> {
         Arc::default()
     }

@@ -28,7 +28,7 @@
 //!
 //! # Two mappings
 //!
-//! A body may be mapped twice ([`Body::distance`]), so that a stray store finds it read-only. All
+//! A body may be mapped twice ([`Body::distance`]), so that a stray write finds it read-only. All
 //! pointers of the writer are into the first mapping; a store adds the distance at the very moment.
 //! What is read and flushed is the first mapping.
 

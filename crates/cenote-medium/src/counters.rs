@@ -16,8 +16,7 @@ thread_local! {
     static STREAMED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What one thread executed since it started; the difference of two snapshots is what it executed
-/// between them.
+/// Counts of one thread since it started. The difference of two snapshots is its work between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Cache lines flushed.

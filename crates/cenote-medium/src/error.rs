@@ -282,8 +282,8 @@ pub enum MediumError {
         /// The lock file.
         name: FileName,
     },
-    /// An earlier sync through this medium failed. What was written before it may be lost although
-    /// later syncs seem to work, so none is reported as a success.
+    /// An earlier sync through this medium failed. Earlier writes may be lost although later syncs
+    /// seem to work, so none is reported as a success.
     #[error(
         "cannot {op} {name}: an earlier sync failed and what it covered may be lost; close the \
          store, check the device, and open it again"
@@ -325,7 +325,7 @@ pub enum MediumError {
         /// Names that lead to it.
         links: u64,
     },
-    /// A new file would be this process's, in a store of another user, who could not open it
+    /// A new file would be this process's, in a store of another user. That user could not open it
     /// afterwards. It was not made.
     #[error(
         "cannot {op} {name}: it would belong to user {us}, the store to user {owner}, and this \

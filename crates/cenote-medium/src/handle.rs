@@ -77,7 +77,7 @@ impl FileHandle {
         }
     }
 
-    /// Which file it is, whatever name that has now.
+    /// Which file it is, under any name.
     ///
     /// # Errors
     /// What the system says about the file.
@@ -169,9 +169,9 @@ impl FileHandle {
     }
 
     /// Makes an empty file, also outside the store, the same as this one by sharing its blocks
-    /// (`FICLONE`). `false`: the file system, or the place of `target`, does not allow that,
-    /// and `target` is still empty. What is stored into either later does not show in the
-    /// other, and may need space that the file had taken before.
+    /// (`FICLONE`). `false`: the file system, or the place of `target`, does not allow that, and
+    /// `target` is still empty. Later stores into one file do not show in the other, and may need
+    /// space that the file had taken before.
     #[must_use]
     pub fn share_blocks_with(&self, target: &File) -> bool {
         self.file.as_ref().is_some_and(|file| rustix::fs::ioctl_ficlone(target, file).is_ok())

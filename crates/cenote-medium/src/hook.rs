@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a simulated medium is told by the [`Persistence`](crate::Persistence) values that it gave
+/// Reports to a simulated medium by the [`Persistence`](crate::Persistence) values that it gave
 /// out.
 ///
 /// The calls come at both durability levels: at `process` a fence is still the point up to which

@@ -200,8 +200,8 @@ impl fmt::Debug for LockGuard {
 /// out a descriptor to write through are unsafe too. *Their contract:* no byte changes that is
 /// mapped and that a reference leads to, and none that another part of this process takes for
 /// unchanged, as an open store takes all of its files. The owner of a directory's files keeps it;
-/// [`OwnedMedium`](crate::OwnedMedium) is how it says so once. What other processes and `std::fs`
-/// do to the files is outside: no type can prevent it.
+/// [`OwnedMedium`](crate::OwnedMedium) is how it says so once. Changes of the files by other
+/// processes and by `std::fs` are outside: no type can prevent them.
 ///
 /// # Safety
 /// Callers rely on what an implementation says for the validity of memory: that a mapping that
@@ -298,11 +298,11 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     }
 
     /// Gives the space of `len` bytes from `offset` on back to the file system; both are multiples
-    /// of the page size, and the range lies in the file, whose length stays. The range is a
-    /// *hole* then: it reads as zeros, also where it is mapped, and a store into it takes space
-    /// again, or ends the process with `SIGBUS` if there is none; so [`ensure`](Medium::ensure)
-    /// comes before the next store. `false`: the file system cannot do that, and nothing has
-    /// changed. What a loss of power leaves of the old bytes before the next sync is not known.
+    /// of the page size, and the range lies in the file, whose length stays. The range is a *hole*
+    /// then: it reads as zeros, also where it is mapped, and a store into it takes space again, or
+    /// ends the process with `SIGBUS` if there is none; so [`ensure`](Medium::ensure) comes before
+    /// the next store. `false`: the file system cannot do that, and nothing has changed. A loss of
+    /// power before the next sync may leave any of the old bytes.
     ///
     /// # Safety
     /// No thread uses what is mapped of the range any more.
@@ -311,10 +311,10 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
-    /// Takes space for whatever in a range is a hole, so that stores into it cannot fail; a range
-    /// as in [`release`](Medium::release). Bytes stay as they are. That the space is there
-    /// after a loss of power is certain after the next sync of the file. If there is no space the
-    /// error is [`MediumError::NoSpace`].
+    /// Takes space for all holes in a range, so that stores into it cannot fail; a range as in
+    /// [`release`](Medium::release). Bytes stay as they are. That the space is there after a loss
+    /// of power is certain after the next sync of the file. If there is no space the error is
+    /// [`MediumError::NoSpace`].
     fn ensure(&self, name: &str, offset: u64, len: u64) -> Result<()> {
         let _ = (name, offset, len);
         Ok(())
@@ -327,7 +327,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// A descriptor of a file, for [`FileHandle`](crate::FileHandle); `None` where files have none.
     ///
     /// # Safety
-    /// What is written through the descriptor keeps the trait's contract for contents.
+    /// Bytes that are written through the descriptor keep the trait's contract for contents.
     unsafe fn descriptor(&self, name: &str) -> Result<Option<std::fs::File>> {
         let _ = name;
         Ok(None)
@@ -337,7 +337,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// or to read and write it. `None` where files have none.
     ///
     /// # Safety
-    /// What is written through the descriptor, by this process, keeps the trait's contract for
+    /// Bytes that this process writes through the descriptor keep the trait's contract for
     /// contents.
     unsafe fn grant(&self, name: &str, writable: bool) -> Result<Option<std::fs::File>> {
         let _ = (name, writable);
@@ -403,7 +403,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// As [`hold`](Medium::hold), of a directory in the store, for three system calls: which one it
     /// is is not told. `Ok(Ok(None))`: it is missing. Where its file system does not lock
     /// directories, the guard holds nothing. From then on names in it are looked up in the
-    /// directory that had its name then, whatever is mounted there later.
+    /// directory that had its name then, also if another one is mounted there later.
     fn hold_dir(
         &self,
         name: &str,
@@ -427,8 +427,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     }
 
     /// Whether any process holds the byte at `at` of a file by
-    /// [`held_byte`](cenote_sys::held_byte), in whatever container or namespace it runs. False
-    /// where there is no such file, or its file system has no such locks.
+    /// [`held_byte`](cenote_sys::held_byte), in any container or namespace. False where there is no
+    /// such file, or its file system has no such locks.
     fn is_byte_held(&self, name: &str, at: u64) -> Result<bool> {
         let _ = (name, at);
         Ok(false)

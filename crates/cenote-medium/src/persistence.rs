@@ -1,10 +1,10 @@
 //! How stores into a medium are made durable: flush, fence, stream.
 //!
 //! At `power` a store is durable once its line was flushed (or written by a streaming store) and a
-//! fence followed. At `process` the kernel keeps the pages whatever happens to the process, so
-//! order alone counts: a compiler barrier, and no instruction at all. Which of the two is one byte,
-//! tested inline; everything else is out of line, because what it does takes a hundred times as
-//! long as the call.
+//! fence followed. At `process` the kernel keeps the pages when the process dies. So order alone
+//! counts: a compiler barrier, and no instruction at all. Which of the two is one byte, tested
+//! inline; everything else is out of line, because what it does takes a hundred times as long as
+//! the call.
 
 use core::fmt;
 use core::str::FromStr;

@@ -107,7 +107,8 @@ pub enum Bug {
     RewrittenUnmarked,
     /// A damaged puddle counts as written by a session that has a dead one's lease on its pool.
     LeftByLease,
-    /// A pool that no close has sealed counts as untouched in a copy, whatever is in its files.
+    /// A pool that no close has sealed counts as untouched in a copy, without a look into its
+    /// files.
     UntouchedNotRead,
     /// A backup does not tell that a file of kept psyncs is gone.
     KeptGoneNotTold,
@@ -119,7 +120,7 @@ pub enum Bug {
     NamedStaysForMarked,
     /// A close after one that was not finished gives files the seal that this one gave them.
     SealOfUnfinished,
-    /// A file of control data that cannot be read fails the open, whatever the other copy says.
+    /// A file of control data that cannot be read fails the open, although the other copy is whole.
     UnreadableNotRead,
     /// A session that finds one copy of the superblock open leaves the other one clean at first.
     OtherCopyClean,
@@ -179,7 +180,7 @@ pub enum Bug {
     PendingPuddleMapped,
     /// The primary of a puddle that has moved stays as it was.
     PrimaryNotRewritten,
-    /// A puddle is rewritten in its file, whatever is in it.
+    /// A puddle is rewritten in its file, also if it has words that change once.
     RewrittenInPlace,
     /// A puddle that is rewritten in its file says that it is before its words are durable.
     InPlaceHeaderEarly,
@@ -221,7 +222,7 @@ pub enum Bug {
     RootsNotRewritten,
     /// A psync that failed forgets which pages were dirty.
     PsyncForgetsPages,
-    /// What is left of a removed pool stays in the spare puddle that another pool takes.
+    /// Remains of a removed pool stay in the spare puddle that another pool takes.
     SpareNotCleared,
     /// A spare puddle's header says that the rest is zeros before they are durable.
     SpareHeaderEarly,
@@ -241,7 +242,8 @@ pub enum Bug {
     PsyncNotProtected,
     /// One owner of a page gives it a right that another one denies.
     OwnerUndone,
-    /// A page that is protected after its psync counts as unchanged, whatever was stored before.
+    /// A page that is protected after its psync counts as unchanged, although a thread stored
+    /// before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.
     MappingsUnbounded,
@@ -299,7 +301,7 @@ pub enum Bug {
     OlderJournalAccepted,
     /// The superblock names a session of a journal before the journal does.
     JournalNamedEarly,
-    /// What the header of a protection says of its object's name and length is not compared.
+    /// The name and length in the header of a protection are not compared with the object's.
     BindingIgnored,
     /// A psync of a protected pool leaves the list of its puddles in the root's header as it was.
     MembersNotUpdated,
@@ -342,7 +344,7 @@ pub enum Bug {
     RootsInPlace,
     /// Recovery goes on with the list of protected primaries of before the records that it applies.
     RootsNotRecovered,
-    /// A change of a key reports an error whatever was committed before it.
+    /// A change of a key reports an error although it was committed before.
     RekeyUndecided,
     /// A puddle that a protected pool takes is in no psync.
     GrownNotPsynced,
@@ -359,11 +361,11 @@ pub enum Bug {
     SnapshotNotSynced,
     /// A snapshot is acknowledged before its name is durable.
     SnapshotNameNotSynced,
-    /// A restore believes a snapshot's contents whatever they sum up to.
+    /// A restore believes a snapshot's contents without their checksum.
     SnapshotSumIgnored,
-    /// A snapshot of an object is taken whatever the journal lists of it.
+    /// A snapshot of an object is taken although the journal lists another state.
     SnapshotUnlisted,
-    /// A restored object gets a new name, whatever it was bound to.
+    /// A restored object gets a new name, although it was bound to another.
     ReboundUnchecked,
     /// Commit changes marks before the entries that take them back are durable.
     MarkBeforeEntry,
@@ -375,7 +377,7 @@ pub enum Bug {
     RollBackKeepsFree,
     /// Replay does not flush the marks that it changes.
     ReplayMarkNotFlushed,
-    /// After a loss of power whatever is reached is taken for allocated.
+    /// After a loss of power each reached block is taken for allocated.
     TraceBelievesReach,
     /// Tracing does not make durable which marks it cleared.
     TraceMarkNotFlushed,
@@ -465,7 +467,7 @@ pub enum Bug {
     TypeKnownEarly,
     /// An object is attached where it was when it was looked up, wherever it is now.
     ObjectNotLookedUpAgain,
-    /// What committed psyncs say of a damaged primary is dropped with the journal's records.
+    /// Committed psyncs of a damaged primary are dropped with the journal's records.
     KeptNowhere,
     /// What the catalog says of a file of kept psyncs is not compared with it.
     KeptNotCompared,

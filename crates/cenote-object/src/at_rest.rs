@@ -167,9 +167,9 @@ pub(crate) fn rekey(
     Ok(Rekeyed::of(done))
 }
 
-/// What a daemon's answer to a change of a key says: it takes a record back that it cannot make
-/// durable, so an error is one from before the commit, unless it says otherwise or the file has the
-/// new header.
+/// Reads a daemon's answer to a change of a key. The daemon takes a record back that it cannot make
+/// durable. So an error is from before the commit, unless it says otherwise or the file has the new
+/// header.
 fn through_daemon(
     answer: Result<(), ObjectError>,
     source: &Source,

@@ -359,8 +359,8 @@ impl Attached {
         }
     }
 
-    /// What to remember elsewhere, so that putting back the whole store from earlier is noticed;
-    /// `None` of an object that is not protected. Not secret.
+    /// The record to keep elsewhere, to notice a whole store that was put back; `None` of an object
+    /// that is not protected. Not secret.
     #[must_use]
     pub fn anchor(&self) -> Option<Anchor> {
         self.view.as_ref().map(|view| view.protection().anchor())
@@ -382,7 +382,7 @@ impl Attached {
     /// error.
     ///
     /// # Errors
-    /// As [`Attached::load`]; `bytes` is what it was then.
+    /// As [`Attached::load`]; `bytes` is its length then.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ObjectError> {
         self.load(offset, bytes.len() as u64)?;
         match &self.view {

@@ -232,8 +232,8 @@ impl Tracker {
         matches!(self.means, Means::PrivateCopy { .. })
     }
 
-    /// What `pages` hold, in order, is committed; those in `changed` differed from what was
-    /// committed before.
+    /// The contents of `pages`, in order, are committed; those in `changed` differed from the
+    /// commit before.
     ///
     /// # Safety
     /// So it is, and it is in the primary's file if [`Tracker::reads_primary`]. No thread has a

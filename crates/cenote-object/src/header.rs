@@ -1,8 +1,8 @@
-//! The object's header: who attached it for writing, and how that ended.
+//! The object's header: which session attached it for writing, and how that ended.
 //!
-//! It is written without a sync, because nothing depends on it: the store's lock decides who may
-//! attach, and the journal decides which data is true. After a loss of power it may be old or torn;
-//! its checksum shows that it is torn.
+//! It is written without a sync, because nothing depends on it: the store's lock decides which
+//! session may attach, and the journal decides which data is true. After a loss of power it may be
+//! old or torn; its checksum shows that it is torn.
 
 use cenote_layout::header::{read, seal};
 use cenote_layout::id::Uuid;

@@ -73,8 +73,8 @@ pub struct HostedClient<'a> {
 
 /// The objects of a store that has clients: what a daemon does for them.
 ///
-/// What clients have attached is in the store's leases, what this process has attached is in a
-/// table of its own. Neither is asked for the other.
+/// The store's leases list the objects that clients have attached. A table of this process lists
+/// its own. Neither is asked for the other.
 #[derive(Clone, Debug)]
 pub struct Host(Objects);
 
@@ -290,8 +290,8 @@ impl Host {
         Ok(done)
     }
 
-    /// What is known about objects, for a client: all that have a name behind `after`, at most
-    /// `most`, or the one called `name`.
+    /// The facts about objects, for a client: of all with a name behind `after`, at most `most`, or
+    /// of the one called `name`.
     ///
     /// # Errors
     /// There is none of that name; a header cannot be read.

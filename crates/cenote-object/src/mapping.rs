@@ -97,7 +97,7 @@ pub(crate) fn view_for_reading(
     match (opened, view) {
         (Ok(()), Some(view)) => Ok(view),
         (opened, view) => {
-            // Gone before its memory is, should those have detached who were there.
+            // Gone before its memory is, if its users have detached.
             drop(view);
             shared.leave_reader(info.id(), || {
                 shared.forget_view(info.id());

@@ -11,7 +11,7 @@
 //! | *sealed*: none has since a close | the close's seal, which the catalog names |
 //!
 //! *Marked* by an attach for writing (for a daemon's client by the daemon), once in a session,
-//! before the header says who writes; and by recovery, before it replays a psync. A psync marks
+//! before the header names the writer; and by recovery, before it replays a psync. A psync marks
 //! nothing: its object is attached. *Sealed* by the store's close, after the journal has brought
 //! all psyncs to the primaries, because the last handle of the objects goes before the store does.
 //! The store's close syncs the file. **Its superblock's sync commits**: until then the era is

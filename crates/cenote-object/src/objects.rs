@@ -338,7 +338,7 @@ impl Objects {
         Ok(self.0.store.set_object_permissions(name, mode)?)
     }
 
-    /// Changes an object's owner, group or mode, durably: who may attach it. Those who have it
+    /// Changes an object's owner, group or mode, durably: who may attach it. Sessions that have it
     /// attached keep it.
     ///
     /// # Errors

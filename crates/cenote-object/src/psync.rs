@@ -89,7 +89,7 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
         psync.hold(shared, writers)?;
         return Ok(psync.commit(shared, journal, |_| Ok(()))?.into());
     };
-    // What is compared with the file the next time is brought there by the daemon.
+    // The daemon brings the pages to the file, and the next psync compares with them.
     let settled = writers.iter().any(|writer| writer.0.view.is_some() || writer.reads_primary());
     psync.hold(shared, writers)?;
     let packed = psync.pack(shared)?;

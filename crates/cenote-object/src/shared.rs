@@ -55,7 +55,7 @@ pub(crate) struct Use {
     pub(crate) found: FoundState,
 }
 
-/// What is laid over a primary in a read-only store: offset in the data, and bytes.
+/// Bytes laid over a primary in a read-only store, each with its offset in the data.
 pub(crate) use cenote_sealed::Patches;
 
 /// What all handles share.

@@ -52,8 +52,8 @@
 //! is refused by the restore that has the key, or else by the attach of the object. The name of the
 //! *file* binds nothing: [`Restored::of`] says of which object the file was. An object whose own
 //! file was put back is found before a snapshot of it is made: it is not the one that the journal
-//! lists. In a mode without a key all of this holds against files that were exchanged, and not
-//! against an attacker who computes sums anew.
+//! lists. In a mode without a key all of this finds exchanged files, and not an attacker who
+//! computes sums anew.
 //!
 //! # Restoring
 //!
@@ -307,7 +307,7 @@ pub(crate) fn take_on(
     take_to(shared, info, &mut OnMedium { medium, name }, Path::new(name), Blocks::Copied)
 }
 
-/// Steps 1 to 5. `path` is what errors name.
+/// Steps 1 to 5. Errors name `path`.
 fn take_to(
     shared: &Shared,
     info: &ObjectInfo,

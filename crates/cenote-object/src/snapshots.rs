@@ -128,9 +128,9 @@ impl Objects {
         self.restore_by(path, name, None)
     }
 
-    /// The same of a protected object under another name than it had, or of another store, with
-    /// its key. What [`Restored::of`] says is under the key: the caller compares it with what it
-    /// meant to restore.
+    /// The same of a protected object under another name than it had, or of another store, with its
+    /// key. The key covers [`Restored::of`]: the caller compares it with the object that it meant
+    /// to restore.
     ///
     /// # Errors
     /// As [`Objects::restore`]; `EACCES`: the key is wrong, or of no use.

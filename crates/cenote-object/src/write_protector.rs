@@ -190,7 +190,7 @@ type Locked<'a> = MutexGuard<'a, ProtectorState>;
 
 impl Work {
     fn lock(&self) -> Locked<'_> {
-        // What a thread that panicked had in hand is open or in doubt only if it came that far: it
+        // Pages of a thread that panicked are open or in doubt only if the thread came that far: it
         // cannot panic in between.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

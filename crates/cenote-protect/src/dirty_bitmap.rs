@@ -112,7 +112,7 @@ impl DirtyBitmap {
     }
 
     /// Notes pages, makes them writable by `open`, and notes them again if it could. Meanwhile all
-    /// who take notes, or look at them, have these pages. Async-signal-safe, if `open` is.
+    /// psyncs that take notes, or look at them, get these pages. Async-signal-safe, if `open` is.
     ///
     /// # Errors
     /// That of `open`.

@@ -58,7 +58,7 @@ pub fn explain(address: usize) -> Option<Explained> {
     narrowest.map(Explained::new)
 }
 
-/// From now on a stray store into metadata, a log or protected data, and a stray access to a guard
+/// From now on a stray write into metadata, a log or protected data, and a stray access to a guard
 /// page, is told of on standard error, before the process ends.
 ///
 /// # Errors

@@ -38,7 +38,7 @@ const PAGE: usize = 4096;
 /// Mappings that a guard page may add.
 const MAPPINGS: u64 = 2;
 
-/// How metadata are protected against stray stores. The module's table compares them.
+/// How metadata are protected against stray writes. The module's table compares them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protection {
@@ -55,8 +55,8 @@ pub enum Protection {
 }
 
 impl Protection {
-    /// What of it can be had: keys where the processor has them, second mappings where the memory
-    /// can have one (`twice`).
+    /// The protection that this machine has: keys where the processor has them, second mappings
+    /// where the memory can have one (`twice`).
     #[must_use]
     pub fn within(self, twice: bool) -> Self {
         match self {

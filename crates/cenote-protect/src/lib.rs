@@ -19,13 +19,13 @@
 //! | `Pending` | a puddle that has moved and is not rewritten | its rewriting, or its end | the \
 //! first touch: the puddle is rewritten |
 //! | `ReadOnly` | a store or object that is open for reading, whose memory has records laid over \
-//! it | the end of the mapping | a stray store: nothing may write there |
+//! it | the end of the mapping | a stray write: nothing may write there |
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \
-//! stray store, which would damage the heap |
-//! | `Log` | a session, for its logs and its log space | the close of the store | a stray store, \
+//! stray write, which would damage the heap |
+//! | `Log` | a session, for its logs and its log space | the close of the store | a stray write, \
 //! which would damage what undoes transactions |
 //! | `Data` | a range whose data are protected ([`DeferredRange`]) | its end | the first \
-//! store of a writer: the page opens; of no writer: a stray store, which would damage data |
+//! store of a writer: the page opens; of no writer: a stray write, which would damage data |
 //! | `Guard` | the same heap, on both sides of such ranges | the close of the pool | a stray load \
 //! or store: a program ran over the end of its data |
 //!

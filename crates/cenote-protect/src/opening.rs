@@ -1,18 +1,16 @@
 //! Pages that fault handlers make writable just now.
 //!
-//! A handler notes a page, makes it writable, and notes it again: who takes notes in between has
-//! the first note, and the second one is for the next. Between the last two steps the page is
-//! writable without a note. Another thread may store there without a fault, and take notes itself.
-//! So a handler says here what it is at, before its first note and until after its last one, and
-//! who takes notes, or looks at them, first notes what it finds here.
+//! A handler notes a page, opens it, and notes it again. A psync between the last two steps would
+//! miss a store. So handlers list the pages that they open, from before the first note until after
+//! the last one, and a psync notes these first.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Handlers of one range that can be at it at a time; further ones wait for one of them.
+/// Handlers of one range that can open pages at a time; further ones wait for one of them.
 const HANDLERS: usize = 16;
 
-/// Bits of a word for how many pages; the others are for the first one.
+/// Bits of a word for the number of pages; the others are for the first page.
 const COUNT_BITS: u32 = 28;
 /// This many and more, which are 1 TiB: all pages from the first one on.
 const MANY: u64 = (1 << COUNT_BITS) - 1;

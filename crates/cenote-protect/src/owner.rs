@@ -65,8 +65,8 @@ unsafe fn allows<R: Rights>(context: *const (), address: usize) -> Right {
     placed.rights.allows(((address - placed.base) / PAGE) as u64)
 }
 
-/// What a range of addresses is for, and the way to change what may be done there, as far as the
-/// other owners of its pages allow. Until it is dropped.
+/// The use of a range of addresses, and the way to change its rights, as far as the other owners of
+/// its pages allow. Until it is dropped.
 pub struct Owner<R: Rights> {
     slot: &'static OwnerSlot,
     token: u64,

@@ -49,8 +49,8 @@ impl StoreNotes {
         Self { base, notes, twin: None }
     }
 
-    /// What is read at `address`, in the range, was stored into by this thread, through another
-    /// mapping. Of many stores into one page, the note after the last one counts for all.
+    /// This thread has stored, through another mapping, into the memory that is read at `address`.
+    /// Of many stores into one page, the note after the last one counts for all.
     #[inline]
     pub fn note_stored(&self, address: usize) {
         self.notes.note_one((address.wrapping_sub(self.base) / PAGE) as u64);

@@ -66,7 +66,8 @@ impl RangeKind {
     }
 }
 
-/// What an owner allows of the page at an address; the first argument is what it was placed with.
+/// The right that an owner allows for the page at an address; the first argument is the pointer
+/// that the owner was placed with.
 pub(crate) type Allows = unsafe fn(*const (), usize) -> Right;
 
 /// What an owner is placed with.
@@ -195,7 +196,8 @@ impl OwnerSlot {
         self.copy_if(token, meets).is_some()
     }
 
-    /// What its owner allows of the page at an address; of one outside its range, everything.
+    /// The right that its owner allows for the page at an address; for one outside its range, every
+    /// right.
     ///
     /// # Safety
     /// It overlaps the range of another live slot, and the caller has had the lock of rights since

@@ -79,8 +79,8 @@ impl Tracked {
         self.twin.protect(&(at(pages.start)..at(pages.end)))
     }
 
-    /// What a fault handler does about a store to `address`: notes the page and makes it writable.
-    /// Returns whether it is writable now: not if another owner denies it. Async-signal-safe.
+    /// Resolves a fault of a store to `address`: notes the page and makes it writable. Returns
+    /// whether it is writable now: not if another owner denies it. Async-signal-safe.
     ///
     /// # Safety
     /// The range is a mapping of the caller's, and no other part of the process relies on the pages

@@ -8,11 +8,11 @@
 //! # The argument
 //!
 //! *Invariant*: a page that is writable, in either mapping, is noted, from before it becomes
-//! writable until the notes are taken. Who takes notes then protects the pages in both mappings
-//! ([`crate::Tracked::protect`]), and looks at what they hold after that. So a store is seen by
-//! that look, or faults, and its note stays for the next one. The fault notes the page before it
-//! opens it and again after: a taking in between clears the first note. Who takes notes between the
-//! opening and the second note has the page, too ([`DirtyBitmap::while_opening`]).
+//! writable until the notes are taken. The psync then protects the pages in both mappings
+//! ([`crate::Tracked::protect`]) and copies them. So the copy has a store, or the store faults and
+//! its note stays for the next psync. The fault notes the page before it opens it and again after,
+//! because a psync in between clears the first note. A psync between the opening and the second
+//! note takes the page, too ([`DirtyBitmap::while_opening`]).
 //!
 //! The end of the second mapping and protecting it exclude each other ([`TwinPlace`]). Its pages
 //! may be noted as they are then; the first mapping tracks them as before.

@@ -1,4 +1,4 @@
-//! Where the second mapping of a tracked range lies, for who protects pages again.
+//! Where the second mapping of a tracked range lies. A psync asks before it protects pages.
 
 use cenote_medium::planted::{Bug, GuardBug, planted};
 use cenote_sys::memory::{self, Access};

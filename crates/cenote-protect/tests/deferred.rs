@@ -1,4 +1,4 @@
-//! Deferred protection: writers, requests, batches, stray stores.
+//! Deferred protection: writers, requests, batches, stray writes.
 
 use crate::mapped::{PAGE, Pages};
 use crate::strays::{Strays, stray_store};

@@ -267,7 +267,7 @@ fn dies(protection: Protection, place: &str) -> (bool, String) {
     }
 }
 
-/// Whether a stray store gets through, by mechanism: outside, in another thread while one is
+/// Whether a stray write gets through, by mechanism: outside, in another thread while one is
 /// inside, by the thread that is inside; and through a leaked pointer: outside, in a signal handler
 /// whose thread is inside, in other threads while one is inside.
 #[test]

@@ -1,4 +1,4 @@
-//! Stray stores that do not end the process: the handler of faults that nothing resolves steps over
+//! Stray writes that do not end the process: the handler of faults that nothing resolves steps over
 //! the store.
 
 use core::cell::Cell;
@@ -19,7 +19,7 @@ fn is_plain_store([prefix, operation, registers]: [u8; 3]) -> bool {
     prefix & 0xf8 == 0x48 && operation == 0x89 && registers >> 6 == 0 && ![4, 5].contains(&target)
 }
 
-/// Stray stores of this thread are counted, as long as this lives.
+/// Stray writes of this thread are counted, as long as this lives.
 pub(crate) struct Strays(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Strays {

@@ -1,6 +1,6 @@
-//! The requests, in one table: what each is called in figures, which part of the daemon answers it,
-//! and who may ask it. The message, its number, the dispatch and the names in metrics come from
-//! this table, and so do the requests of fuzzers and hostile clients.
+//! The requests, in one table: the name of each in figures, the part of the daemon that answers it,
+//! and the callers that may ask it. The message, its number, the dispatch and the names in metrics
+//! come from this table, and so do the requests of fuzzers and hostile clients.
 //!
 //! Names are for programs that read figures: once one is in a release it stays.
 
@@ -29,7 +29,7 @@ pub enum Topic {
     Store,
 }
 
-/// Who may ask a request.
+/// The callers that may ask a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rights {
     /// Each client. Owner, group and mode of a pool or an object that it names decide further, and
@@ -88,7 +88,7 @@ macro_rules! requests {
                 }
             }
 
-            /// Who may ask it.
+            /// The callers that may ask it.
             #[must_use]
             pub const fn rights(&self) -> Rights {
                 match self {
@@ -204,7 +204,7 @@ requests! {
         /// Its name.
         name: String,
     } = "share_pool", Pools, Any;
-    /// Who shares a pool.
+    /// The processes that share a pool.
     Members {
         /// The pool.
         pool: PoolId,

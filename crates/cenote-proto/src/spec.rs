@@ -1,4 +1,4 @@
-//! What an import is to be, as a client says it: too long for a message, so it comes in a transfer.
+//! A client's description of an import: too long for a message, so it comes in a transfer.
 //!
 //! The bytes are postcard's, of at most [`IMPORT_LEN_MAX`], and all of them. A number is a byte
 //! where it is small, and eight in memory, so reading them may take some ten times as much. Whether

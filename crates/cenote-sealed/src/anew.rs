@@ -1,9 +1,9 @@
 //! All pages of a sealed file, opened at once and sealed anew as another's, or as the same one's
 //! after they were changed as a whole.
 //!
-//! What is sealed anew has a data key of its own ([`Protection::create_after`]), so nothing is ever
-//! sealed twice under one key, whatever crashed or was copied in between. Plaintext is in the
-//! memory that the caller gives, and in no file: what [`seal_all`] hands out is sealed.
+//! A puddle that is sealed anew has a data key of its own ([`Protection::create_after`]). So
+//! nothing is ever sealed twice under one key, also with crashes and copies in between. Plaintext
+//! is in the memory that the caller gives, and in no file: what [`seal_all`] hands out is sealed.
 
 use crate::{SealedError, Source};
 use cenote_atrest::tree::{Node, NodeSource};

@@ -1,4 +1,4 @@
-//! What a psync does with the pages of a view; the crate's front page has its order.
+//! Seals the pages of a view for a psync; the crate's front page has the order.
 //!
 //! **Rekey** wraps the data key anew, and puts the header's lines into the journal as a record of
 //! its own. Written in place it would be undone by recovery, which may apply an older record with

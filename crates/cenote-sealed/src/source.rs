@@ -13,7 +13,8 @@ use cenote_medium::{FileHandle, MediumError};
 use std::io;
 use std::sync::Arc;
 
-/// What recovery could not write, to be laid over a primary: offsets in its data, and bytes.
+/// Bytes that recovery could not write, to be laid over a primary, each with its offset in the
+/// data.
 pub type Patches = Vec<(u64, Vec<u8>)>;
 
 /// Reads sealed pages, their side data and the tree: from the primary, with the bytes that recovery
@@ -120,8 +121,8 @@ impl NodeSource for Source {
     }
 }
 
-/// What a journal lists of a primary that is protected so, with `span` bytes of sealed pages.
-/// Modes without a tree have headers that no psync changes: they are in no list.
+/// The entry that a journal lists for a primary with this protection and `span` bytes of sealed
+/// pages. Modes without a tree have headers that no psync changes: they are in no list.
 #[must_use]
 pub fn rooted(mode: Mode, span: u64) -> Option<Rooted> {
     mode.has_tree().then_some(Rooted { at: span, root: binding::root })

@@ -221,9 +221,8 @@ impl View {
         Ok(Self { registration: None, registered: false, inner })
     }
 
-    /// What a resolver of faults does about an access to `address`, which is in this memory:
-    /// whether the access can be tried again. For handlers of faults in this memory: see
-    /// [`alt_stack`] for what that allows.
+    /// Resolves a fault at `address`, which is in this memory. True: the access can be tried again.
+    /// For handlers of faults in this memory: see [`alt_stack`] for what that allows.
     #[must_use]
     pub fn resolve(&self, address: usize) -> bool {
         self.inner.resolve(address)

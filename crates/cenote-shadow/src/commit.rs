@@ -213,7 +213,7 @@ impl<P: ShadowPart> Psync<P> {
         }
         reach(Step::PsyncWaits);
         journal.make_durable(&ticket)?;
-        // Committed: whatever becomes of applying it, the pages are not noted again.
+        // Committed: the pages are not noted again, also if applying the record fails.
         let done = Delivered { seq, pages, data_bytes, journal_bytes };
         self.done = Some(done);
         self.tell(host, PsyncState::Durable);
@@ -243,7 +243,7 @@ impl<P: ShadowPart> Psync<P> {
         Ok(())
     }
 
-    /// What trees forget now is read from the primaries, with the record laid over.
+    /// Nodes that trees forget now are read from the primaries later, with the record laid over.
     pub(crate) fn finish(
         &mut self,
         host: &P::Host,

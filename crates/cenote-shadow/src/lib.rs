@@ -23,8 +23,8 @@
 //! # Invariants
 //!
 //! * A psync that ends before *durable* leaves its parts as they were: their pages are noted again
-//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, whatever
-//!   follows.
+//!   when it is dropped ([`ShadowPart::note_again`]). After *durable* they are not, also if a later
+//!   step fails.
 //! * A record numbers its primaries in the order in which parts got a number. A part has one if it
 //!   has changed, or if [`ShadowPart::NAMES_ALL`] says so.
 //! * Headers of protections are the last lines of a record, because a part's header may depend on

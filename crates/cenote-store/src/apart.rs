@@ -10,9 +10,9 @@ use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 
 impl Control {
-    /// What replaying a client's logs needs to know, by itself: its log space, the pools that it
-    /// could write, their puddles, and all logs, of which it lists its own. Whatever is not there,
-    /// it had no right to.
+    /// The facts that replaying a client's logs needs: its log space, the pools that it could
+    /// write, their puddles, and all logs, of which it lists its own. It had no right to any other
+    /// pool.
     pub(crate) fn apart(&self, inner: &Inner, client: Uuid) -> Self {
         let state = &self.catalog.state;
         let mut catalog = Catalog::mirror(inner.medium.clone());

@@ -54,7 +54,7 @@ impl Store {
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
         let (files_of, of) = (medium.clone(), home.store);
-        // What has moved was rewritten by the daemon, all of it, before it is granted.
+        // The daemon rewrites all of a moved pool before it grants the pool.
         let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
         let frontier =
             LazyRewrite::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));

@@ -312,7 +312,7 @@ impl Control {
             return Some(access.writes() || core.is_shared());
         }
         if becomes {
-            // Whatever comes of it, the daemon is asked from now on what this client has.
+            // From now on the daemon is asked which pools this client has, also if this fails.
             self.catalog.state.leases.remove(&lease);
         }
         None

@@ -41,13 +41,13 @@ pub struct Grant {
     /// Why its values may not be what its transactions made them; see
     /// [`crate::PoolHandle::doubts`].
     pub doubts: Vec<String>,
-    /// What the daemon calls this process, if the pool is granted to others for writing too.
+    /// The daemon's name for this process, if the pool is granted to others for writing too.
     pub member: Option<u64>,
     /// How many types the store knows: a client that knows fewer asks for them.
     pub types: u64,
 }
 
-/// Who has a shared pool.
+/// The processes that have a shared pool.
 #[derive(Clone, Debug, Default)]
 pub struct MemberList {
     /// Names of the images ([`cenote_sys::process::name_of`]) that have it, and live or have logs
@@ -85,8 +85,8 @@ pub struct Home {
     pub durability: Durability,
 }
 
-/// Who asks the daemon. Every method waits for the answer; what it returns is durable as the same
-/// operation of an embedded store is.
+/// Asks the daemon. Every method waits for the answer. The answer is as durable as that of the same
+/// operation of an embedded store.
 pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     /// Creates a pool, under the caller's ids.
     ///
@@ -126,8 +126,8 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
     fn puddles_from(&self, pool: PoolId, first: u32) -> Result<Vec<Granted>, StoreError>;
-    /// Who has a pool that the caller shares. Those that have ended are recovered before the
-    /// answer. `patient`: a daemon that has ended is waited for.
+    /// The processes that have a pool which the caller shares. Those that have ended are recovered
+    /// before the answer. `patient`: a daemon that has ended is waited for.
     ///
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
@@ -210,7 +210,7 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`].
     fn destroy_object(&self, name: &str) -> Result<(), StoreError>;
-    /// Attaches an object: its file, to be read whatever it is attached for.
+    /// Attaches an object: its file can be read, for writers too.
     ///
     /// # Errors
     /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`]; a

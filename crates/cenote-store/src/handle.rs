@@ -2,9 +2,9 @@
 //!
 //! [`Store`] serves the layers above: some of its functions rely on what only these know (which
 //! process has an object attached, which blocks are values). [`Handle`] is for programs. Invariant:
-//! whatever a program without `unsafe` calls here, no byte changes under a reference, and no
-//! address that a reference leads to is given back. So it hands out no [`Store`], no file that can
-//! be written, and no heap.
+//! no call here by a program without `unsafe` changes a byte under a reference, or gives back an
+//! address that a reference leads to. So it hands out no [`Store`], no file that can be written,
+//! and no heap.
 
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::OpenOptions;

@@ -41,8 +41,8 @@ impl Control {
         self.parts.get()
     }
 
-    /// Who has a pool beside one client, in words: another client, or this process, which copies or
-    /// moves it for one.
+    /// The user of a pool beside one client, in words: another client, or this process, which
+    /// copies or moves the pool for a client.
     pub(crate) fn holder_of(&self, pool: PoolId, but: Option<Uuid>) -> Option<String> {
         let holders = self.catalog.state.leases.keys().filter(|(_, leased)| *leased == pool);
         let mut others = holders.filter(|(holder, _)| Some(*holder) != but);
@@ -81,8 +81,7 @@ impl Control {
         }
     }
 
-    /// What a client is called in locks: another name for each session, and so for each image of a
-    /// process.
+    /// A client's name in locks: another one for each session, and so for each image of a process.
     pub(crate) fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
         let hosted_client =
             self.hosted().get(&client).ok_or(StoreError::NoClient { client })?.hosted_client;

@@ -164,8 +164,8 @@ impl Inner {
         Ok(done)
     }
 
-    /// The primary, if it is whole. One that has moved was not rewritten, because its pool is
-    /// refused: it is as it was, and so is what the runs say of it.
+    /// The primary, if it is whole. A puddle that has moved is not rewritten, because its pool is
+    /// refused. So it is as it was, and the runs are right for it.
     fn open_kept_primary(
         &self,
         state: &CatalogState,

@@ -4,8 +4,8 @@
 //! A store makes files before their records, and removes them after, so a crash leaves files
 //! without a record. But a directory may be mounted into another store, and a store be copied: then
 //! such a file may be a pool of the other one, which has the same identity if it is a copy. So a
-//! file goes only if nothing can be lost with it. What stays is reported, by each open and so by
-//! `cenote check`, until an operator removes it.
+//! file goes only if nothing can be lost with it. Each open, and so `cenote check`, reports the
+//! files that stay, until an operator removes them.
 //!
 //! * it holds zeros alone: no header was written;
 //! * its header is of another puddle than its name says: no catalog names it so, and a rewriting

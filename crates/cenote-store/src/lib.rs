@@ -74,7 +74,7 @@ mod hosted;
 mod hosted_clients;
 mod pool_pins;
 
-// What is done with pools and objects, whatever mode they are in.
+// Operations on pools and objects of every mode.
 mod damaged;
 mod looked_at;
 mod object;

@@ -1,5 +1,5 @@
-//! What goes from one pool or store to another: what is imported, what came of it, and a pool that
-//! is copied as it lies there.
+//! The data of imports and copies between pools or stores: descriptions of an import, its result,
+//! and a pool that is copied as it lies there.
 
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Control;
@@ -117,9 +117,9 @@ pub struct QuiescentPool {
     pub at_rest: AtRest,
     /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]).
     pub torn: bool,
-    /// Its puddles in index order, each with the name of the file that holds it. Of a pool in
-    /// shadowed mode that is what the next opener will see; of one that is protected, sealed, and
-    /// behind the puddle's bytes what belongs to that ([`AtRest::stored_len`]).
+    /// Its puddles in index order, each with the name of the file that holds it. For a pool in
+    /// shadowed mode: the contents that the next opener will see. For a protected one: sealed
+    /// contents, with their side data behind the puddle's bytes ([`AtRest::stored_len`]).
     pub puddles: Vec<(PuddleRecord, String)>,
 }
 

@@ -17,8 +17,8 @@
 //! name it: the caller makes sure of that before (1).
 //!
 //! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is
-//! removed, the directory synced. What a crash leaves of the file is an orphan, and goes at the
-//! next writable open.
+//! removed, the directory synced. A file that a crash leaves is an orphan, and goes at the next
+//! writable open.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool_rules::why_no_name;

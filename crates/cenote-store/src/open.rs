@@ -7,7 +7,7 @@
 //! 2. Catalog files that are torn or damaged in one copy are written anew.
 //! 3. Recovery, with states of its own ([`crate::recovery`]).
 //! 4. Files without a record are removed, if nothing can be lost with them ([`crate::leftover`]).
-//!    What a crashed session stored at level `process` is synced if this one is at `power`.
+//!    Stores of a crashed session at level `process` are synced if this session is at `power`.
 //! 5. The superblock says "open", with boot id, process and client: **its sync commits**. Only then
 //!    the caller gets a handle.
 //! 6. A store whose window is taken in this process moves to another one

@@ -9,8 +9,7 @@
 //!
 //! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the
 //! catalog's batch commits**; (2) the files of those are made zeros, the others are removed, the
-//! directory synced. What a crash leaves of the files is orphans, and goes at the next writable
-//! open.
+//! directory synced. Files that a crash leaves are orphans, and go at the next writable open.
 
 use crate::credentials::{Credentials, bad_permissions};
 use crate::kernel::interface::error::StoreError;
@@ -150,9 +149,8 @@ impl Store {
     }
 
     /// The same for the user and the group that the pool is to belong to; `by`: at the request of a
-    /// client, with a token of its choice. Who asks again with the token of its last request that
-    /// made a pool gets that one. **The batch that makes the pool says so too, and commits
-    /// both.**
+    /// client, with a token of its choice. A client that repeats the token of its last request that
+    /// made a pool gets that pool. **The batch that makes the pool says so too, and commits both.**
     pub(crate) fn create_pool_for(
         &self,
         name: &str,

@@ -56,8 +56,8 @@ pub(crate) fn check_run(
     Err(StoreError::JournalDamaged { file: JOURNAL, detail })
 }
 
-/// What the journal lists of a puddle: of the root puddle of a protected pool, whose header lists
-/// the others.
+/// The entry that the journal lists for a puddle: only root puddles of protected pools have one,
+/// and their headers list the others.
 pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
     let listed = at_rest != AtRest::None && puddle.index == 0;
     cenote_sealed::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)

@@ -56,10 +56,10 @@
 //!
 //! *Stores through another mapping* of a shadow, of which no fault tells, are noted by the code
 //! that makes them, each before its operation returns: so before a quiet moment. Beside a psync,
-//! none is missed ([`cenote_protect::StoreNotes`] has the argument). What nothing can read where it
-//! is mapped, a daemon's client leaves out: nothing has changed it.
+//! none is missed ([`cenote_protect::StoreNotes`] has the argument). A daemon's client leaves out
+//! pages that cannot be read where they are mapped: nothing has changed them.
 //!
-//! *Stray stores.* A store that comes between taking notes and protecting (2) is in the copy,
+//! *Stray writes.* A store that comes between taking notes and protecting (2) is in the copy,
 //! because that is made last; one after it faults and is noted. So a caller that breaks the rule
 //! (2) loses no page, only the guarantee of a quiet moment.
 //!
@@ -252,9 +252,9 @@ impl Psyncing {
     /// process.
     ///
     /// # Errors
-    /// A full disk, an I/O error: the pools' last psync is what it was, and the next one has these
-    /// stores too. A failed sync, or a primary that cannot be written: the store is poisoned,
-    /// and the next open decides.
+    /// A full disk, an I/O error: the pools' last psync stays, and the next one has these stores
+    /// too. A failed sync, or a primary that cannot be written: the store is poisoned, and the next
+    /// open decides.
     pub fn commit(mut self) -> Result<Psync, StoreError> {
         self.work.commit(self.store.inner())
     }

@@ -157,8 +157,8 @@ fn commit(
 ) -> Result<(), MediumError> {
     let (mut records, mut inherited) = (decided.records, decided.inherited);
     records.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
-    // What the dead left in the page cache is not on the medium yet: their leases go on as ours
-    // until it is synced.
+    // Stores of dead sessions in the page cache are not on the medium yet: their leases go on as
+    // ours until a sync.
     inherited.retain(|pool| !control.catalog.state.is_protected(*pool));
     let client = control.client;
     records.extend(inherited.into_iter().map(|pool| lease(client, pool)));

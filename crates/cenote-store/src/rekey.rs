@@ -15,7 +15,7 @@ use cenote_sealed::{Patches, SealedError};
 use core::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What a change of a key came to, where it came about: from here on the new key opens it, and the
+/// The outcome of a change of a key that was committed: from here on the new key opens it, and the
 /// old one does not. An *error* of the call says the contrary: the old key opens it, and the new
 /// one does not.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ impl<E> Rekeyed<E> {
 impl Store {
     /// Puts a pool that is not open under another key, in constant time: an error says that the old
     /// key is the pool's, the answer that the new one is, and whether something failed after that.
-    /// Durable when it is [`Rekeyed::Done`]: none of its pages is written again. Who had the old
-    /// key *and* a copy of what lay on the medium then can still read that copy: to end that, make
-    /// a new pool. The journal keeps the header of before until its space is used again.
+    /// Durable when it is [`Rekeyed::Done`]: none of its pages is written again. A user who had the
+    /// old key *and* a copy of the medium from then can still read that copy: to end that, make a
+    /// new pool. The journal keeps the header of before until its space is used again.
     ///
     /// # Errors
     /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no

@@ -277,7 +277,7 @@ pub(crate) fn void(state: &CatalogState, crash: Option<CrashKind>) -> BTreeSet<P
     void.extend(state.not_covered.iter().copied());
     void.retain(|pool| state.is_shadowed(*pool));
     if crash.is_some() && !planted(Bug::ProtectedNotVoid) {
-        // Their shadows went with their process, whatever ended that.
+        // Their shadows went with their process, after an exit or a crash.
         let leased =
             state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
         void.extend(leased.filter(|pool| state.is_protected(*pool)));

@@ -103,8 +103,8 @@ impl Inner {
         Ok(scan.roots.map(|roots| JournalList::File { roots, behind }))
     }
 
-    /// Why a protected file is not the one that is listed. Of one that cannot be read this is what
-    /// the error says.
+    /// Why a protected file is not the one that is listed. For one that cannot be read: the text of
+    /// the error.
     pub(crate) fn not_listed(
         &self,
         lists: &Lists,

@@ -332,9 +332,9 @@ impl PoolHandle {
         drop(entered);
     }
 
-    /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is
-    /// noticed: one for each puddle. Not secret. Of a pool that was copied or has moved,
-    /// puddles that are still pending have none: see [`PoolHandle::finish_relocation`].
+    /// The records to keep elsewhere, to notice a pool that was put back with *all* of its files:
+    /// one for each puddle. Not secret. Of a pool that was copied or has moved, puddles that are
+    /// still pending have none: see [`PoolHandle::finish_relocation`].
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
         self.puddles()

@@ -97,7 +97,7 @@ pub(crate) fn show_view(
 }
 
 impl Inner {
-    /// What is wrong with the file of a puddle of a protected pool; nothing is said of sealed
+    /// Looks for damage in the file of a puddle of a protected pool; it does not look at sealed
     /// pages.
     pub(crate) fn verify_sealed(
         &self,

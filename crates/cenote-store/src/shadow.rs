@@ -57,7 +57,7 @@ use std::thread::JoinHandle;
 /// Most bytes of half the journal.
 const HALF_LEN_MAX: u64 = 64 << 30;
 
-/// What an open store has of shadowed mode; nothing, as long as no pool is in it.
+/// The state of shadowed mode in an open store; none, as long as it has no pool in that mode.
 #[derive(Debug, Default)]
 pub(crate) struct Shadows {
     journal: OnceLock<Arc<Journal>>,

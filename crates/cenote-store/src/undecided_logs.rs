@@ -4,8 +4,8 @@
 //! A client with a log that failed its checks stays in the catalog with its leases and logs, and
 //! the pools that it could write can be opened for reading only. The operator has two decisions:
 //!
-//! * *Apply*: the logs are read once more. An operator who has brought back what was damaged (a
-//!   log's file, a puddle) decides so. A log that fails again stays set aside.
+//! * *Apply*: the logs are read once more. An operator decides so after bringing back the damaged
+//!   file (of a log, of a puddle). A log that fails again stays set aside.
 //! * *Discard*: what its transactions had begun stays as it is, half done perhaps. The catalog
 //!   records that (see below).
 //!
@@ -243,8 +243,8 @@ impl Store {
     /// that opens it with [`crate::PowerLossPolicy::AsIs`].
     ///
     /// # Safety
-    /// The pool holds what whole transactions left: each block holds a value of its type, and
-    /// collections are what they say of themselves. Safe code in all later sessions relies on it.
+    /// The pool is as whole transactions left it: each block holds a value of its type, and
+    /// collections are as their headers say. Safe code in all later sessions relies on it.
     pub unsafe fn declare_whole(
         &self,
         credentials: &Credentials,

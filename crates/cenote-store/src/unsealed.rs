@@ -66,8 +66,8 @@ struct Unsealing<'a> {
     name: &'a str,
     mode: Mode,
     key: Option<&'a Keyring>,
-    /// What the journal lays over its primaries, and the roots before that, of a store that is open
-    /// for reading.
+    /// Bytes that the journal lays over the primaries of a store that is open for reading, and the
+    /// roots before that.
     patches: Patches,
     roots: Option<Roots>,
     needs: Needs,

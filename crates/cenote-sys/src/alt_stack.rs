@@ -129,7 +129,7 @@ unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut ()) {
     // SAFETY: by the caller's promise.
     let call = unsafe { &mut *call.cast::<Call<F, R>>() };
     if let Some(f) = call.f.take() {
-        // What a panic of `f` leaves half done is behind the locks of `f`, which it poisons.
+        // If `f` panics, it leaves half-done work only behind its own locks, which it poisons.
         call.answer = catch_unwind(AssertUnwindSafe(f)).ok();
     }
 }

@@ -15,13 +15,13 @@
 //!
 //! # Safety argument
 //!
-//! *Assembly has no uninitialised bytes.* A block of assembly counts as having done whatever its
-//! instructions could have done. [`load_word`] is a load into a register, and a register holds a
-//! number. [`settle`] has no instruction. It counts as having loaded every byte into a register and
-//! stored it back, which changes nothing in the memory and leaves no byte uninitialised. It counts
-//! as a store, so its caller must be allowed to store, and excludes readers. Of a byte that is a
-//! number already there is nothing to store: other threads may load that one atomically meanwhile,
-//! as a reclaim that begins loads roots.
+//! *Assembly has no uninitialised bytes.* A block of assembly counts as if it had done all that its
+//! instructions could do. [`load_word`] is a load into a register, and a register holds a number.
+//! [`settle`] has no instruction. It counts as having loaded every byte into a register and stored
+//! it back, which changes nothing in the memory and leaves no byte uninitialised. It counts as a
+//! store, so its caller must be allowed to store, and excludes readers. Of a byte that is a number
+//! already there is nothing to store: other threads may load that one atomically meanwhile, as a
+//! reclaim that begins loads roots.
 //!
 //! *The kernel's accesses are not the program's.* [`copy_by_kernel`] reads pages as a debugger
 //! would: no load of this program takes part, so no load races with a store, or contradicts a
@@ -74,7 +74,7 @@ pub unsafe fn settled<'a>(at: *mut u8, len: usize) -> &'a [u8] {
     }
 }
 
-/// The 8 bytes at an address, whatever they are: padding, or a word that another thread stores
+/// The 8 bytes at an address, also if they are padding, or a word that another thread stores
 /// meanwhile.
 ///
 /// # Safety

@@ -1,5 +1,5 @@
-//! Locks that belong to an open file description: they hold until that is closed, whatever else the
-//! process opens and closes.
+//! Locks that belong to an open file description: they hold until that is closed, also when the
+//! process opens and closes other descriptors of the file.
 //!
 //! Record locks ([`crate::record_lock`]) name their holder, and are lost when the process closes
 //! *any* descriptor of the file. These are the other way round:

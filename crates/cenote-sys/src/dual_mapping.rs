@@ -34,7 +34,7 @@ pub struct DualMapping {
 }
 
 impl DualMapping {
-    /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there and inaccessible,
+    /// Maps `len` bytes of zeros, whole pages, at `addr`, over anything there and inaccessible,
     /// and at an alias, readable and writable. Memory is taken when it is touched.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Drop for DualMapping {
     }
 }
 
-/// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there, readable and
+/// Maps `len` bytes of zeros, whole pages, at `addr`, over anything there, readable and
 /// writable, with no second address. As that of a [`DualMapping`] it is not in children and not in
 /// core dumps. All of it is there at once, where the kernel can do that.
 ///
@@ -119,7 +119,7 @@ pub fn nameless_file(what: &str) -> io::Result<std::fs::File> {
     Ok(rustix::fs::memfd_create(what, MemfdFlags::CLOEXEC)?.into())
 }
 
-/// Maps memory with these contents at `addr`, over whatever is there, to be read: all of it at
+/// Maps memory with these contents at `addr`, over anything there, to be read: all of it at
 /// once, so that no thread sees half. It has no file, and parts that are zero take no memory.
 ///
 /// # Errors
@@ -143,7 +143,7 @@ pub unsafe fn map_image(addr: usize, image: &[u8]) -> io::Result<()> {
 /// Bytes that are looked at, and written, at once.
 const STEP: usize = 64 << 10;
 
-/// Maps a page at `addr`, over whatever is there, that nothing is behind: every access to it is
+/// Maps a page at `addr`, over anything there, that nothing is behind: every access to it is
 /// `SIGBUS`.
 ///
 /// # Errors

@@ -73,8 +73,8 @@ use table::{FREE, HandlerSlot, LIVE};
 
 /// Makes an access to `addr` possible and returns true, or false: not mine, or impossible.
 ///
-/// `ctx` is what was registered. See the module's rules; breaking them is undefined behaviour or a
-/// deadlock.
+/// `ctx` is the registered context. See the module's rules; breaking them is undefined behaviour or
+/// a deadlock.
 pub type Resolver = unsafe fn(ctx: *const (), addr: usize) -> bool;
 
 /// How often in a row one thread's access to one address is tried again, before it counts as
@@ -180,7 +180,7 @@ pub unsafe fn register(
         }
     }
     let slot = free.unwrap_or_else(table::grow);
-    // What the process that forked this one left over: no handler of this process is inside, since
+    // Left over by the process that forked this one: no handler of this process is inside, since
     // none has matched its token.
     slot.state.store(FREE, Ordering::SeqCst);
     if slot.token.load(Ordering::Relaxed) != token {

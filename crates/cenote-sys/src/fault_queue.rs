@@ -205,7 +205,7 @@ impl FaultQueue {
     }
 }
 
-/// Closes the queue when the worker leaves [`FaultQueue::serve`], in whatever way.
+/// Closes the queue when the worker leaves [`FaultQueue::serve`], also by a panic.
 struct Closing<'a>(&'a FaultQueue);
 
 impl Drop for Closing<'_> {

@@ -2,10 +2,10 @@
 //! still runs.
 //!
 //! The lock is on a byte, which need not be there, and belongs to the description: to all copies of
-//! one descriptor, in whatever processes. The kernel ends it when the last copy is closed, by any
-//! means: a call, `exec` where the descriptor closes on that, the end of a process. So a process
-//! that gives the only copy to another one can ask, also after a restart, whether that process
-//! still has it.
+//! one descriptor, in all processes. The kernel ends it when the last copy is closed, by any means:
+//! a call, `exec` where the descriptor closes on that, the end of a process. So a process that
+//! gives the only copy to another one can ask, also after a restart, whether that process still has
+//! it.
 //!
 //! # Safety argument
 //!
@@ -48,7 +48,7 @@ fn lock(fd: BorrowedFd<'_>, command: i32, kind: i32, at: u64) -> io::Result<i32>
     let kind = kind as libc::c_short;
     let mut range = libc::flock { l_type: kind, l_whence: whence, l_start: at, l_len: 1, l_pid: 0 };
     loop {
-        // SAFETY: `range` is what these commands take, and lives until the call is back.
+        // SAFETY: These commands take `range`, which lives until the call is back.
         if unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut range) } != -1 {
             return Ok(i32::from(range.l_type));
         }

@@ -47,7 +47,7 @@ static LIMIT: AtomicU64 = AtomicU64::new(0);
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 /// Mappings that calls since may have made.
 static MADE: AtomicU64 = AtomicU64::new(0);
-/// [`MADE`] at which the process is counted, whatever the estimate is.
+/// [`MADE`] at which the mappings are counted, with any estimate.
 static NEXT: AtomicU64 = AtomicU64::new(FIRST_COUNT);
 
 /// How finely protections may change.

@@ -18,9 +18,9 @@
 //! # Safety argument
 //!
 //! [`reserve`], [`reserve_anywhere`] and [`anonymous`] make new mappings and never replace one, so
-//! they are safe. Whatever replaces, removes or protects existing mappings is `unsafe`: the caller
-//! owns the range (it lies in a reservation of the caller's) and no reference to what was there is
-//! used again.
+//! they are safe. Functions that replace, remove or protect existing mappings are `unsafe`: the
+//! caller owns the range (it lies in a reservation of the caller's) and no reference to what was
+//! there is used again.
 
 use crate::mappings;
 use core::ffi::c_void;
@@ -218,7 +218,7 @@ pub unsafe fn release(base: usize, len: usize) -> io::Result<()> {
     Ok(unsafe { kernel::munmap(ptr::without_provenance_mut(base), len) }?)
 }
 
-/// Maps the first `len` bytes of a file at `addr`, over whatever is there; see [`map_file_at`].
+/// Maps the first `len` bytes of a file at `addr`, over anything there; see [`map_file_at`].
 ///
 /// # Errors
 /// As [`map_file_at`].
@@ -236,7 +236,7 @@ pub unsafe fn map_file(
     unsafe { map_file_at(fd, 0, addr, len, access, sharing) }
 }
 
-/// Maps `len` bytes of a file, from byte `offset` on, at `addr`, over whatever is there; absent in
+/// Maps `len` bytes of a file, from byte `offset` on, at `addr`, over anything there; absent in
 /// forked children. `addr` and `offset` are multiples of the page size. Touching a page beyond the
 /// file's end is SIGBUS: check its length first.
 ///
@@ -260,7 +260,7 @@ pub unsafe fn map_file_at(
     unsafe { map_protected(fd, offset, (addr, len), access.protection(), sharing) }
 }
 
-/// Maps the first `len` bytes of a shared file at `addr`, over whatever is there, without access:
+/// Maps the first `len` bytes of a shared file at `addr`, over anything there, without access:
 /// until [`protect`] opens them, every touch faults.
 ///
 /// # Errors
@@ -294,7 +294,7 @@ unsafe fn map_protected(
     unsafe { finish_mapping(addr, len) }
 }
 
-/// Maps zero-filled private memory, readable and writable, at `addr`, over whatever is there;
+/// Maps zero-filled private memory, readable and writable, at `addr`, over anything there;
 /// absent in forked children. Memory is taken when it is touched.
 ///
 /// # Errors

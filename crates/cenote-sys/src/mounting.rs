@@ -1,9 +1,9 @@
 //! Tells through which mounting of a file system a file is reached.
 //!
 //! The page cache of a file system lives as long as its superblock in the kernel: from the first
-//! mounting of the device to the last unmounting. What was not written back when that ended may be
-//! lost: a disk that was pulled, a network disk that was gone, a file system that shut itself down.
-//! So two sessions share a page cache only within one such life, whatever the boot.
+//! mounting of the device to the last unmounting. Pages that were not written back at its end may
+//! be lost: a disk was pulled, a network disk was gone, or a file system shut itself down. So two
+//! sessions share a page cache only within one such life, also under one boot.
 //!
 //! The name of a life is the inode of the directory that the file system has in sysfs
 //! (`/sys/fs/ext4/sda1`). It is made with the superblock and goes with it; sysfs numbers its nodes

@@ -82,8 +82,8 @@ impl Pagemap {
     /// again.
     ///
     /// # Errors
-    /// As [`Pagemap::copies`]; the range has no [`WriteProtection`] (`EPERM`). What was reported
-    /// before the error is protected and will not be reported again.
+    /// As [`Pagemap::copies`]; the range has no [`WriteProtection`] (`EPERM`). Pages that were
+    /// reported before the error are protected and will not be reported again.
     pub fn written(
         &mut self,
         start: usize,

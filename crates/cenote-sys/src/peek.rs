@@ -115,7 +115,7 @@ const fn touched(addr: usize) -> usize {
     addr & !3
 }
 
-/// The 8 bytes at `addr`, whatever they are; `None` if they cannot be read.
+/// Any 8 bytes at `addr`; `None` if they cannot be read.
 ///
 /// # Safety
 /// As [`touch`]. A concurrent store is one of a whole aligned word, and so is this load then.

@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_refused_mechanism_comes_with_the_reason() {
-        // No descriptors at all: whatever needs one must say so, and nothing may panic.
+        // No descriptors at all: code that needs one must say so, and nothing may panic.
         let seen = crate::testing::in_child(|| {
             let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
             if rustix::process::setrlimit(Resource::Nofile, none).is_err() {

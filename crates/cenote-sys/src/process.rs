@@ -4,9 +4,9 @@
 //! start time name one process of one boot; with the boot id they name it for ever. Leases and lock
 //! files record all three.
 //!
-//! What `/proc` says is a hint for messages and for cleaning up: whether a store is in use is
-//! decided by a lock ([`crate::record_lock`]), which holds across containers with process numbers
-//! of their own, where this does not.
+//! `/proc` is a hint for messages and for cleaning up. A lock ([`crate::record_lock`]) decides
+//! whether a store is in use: it holds across containers with process numbers of their own, and
+//! `/proc` does not.
 //!
 //! # Safety argument
 //!
@@ -109,7 +109,8 @@ pub fn holds_lock(pid: u32, device: u64, inode: u64) -> Option<bool> {
     Some(false)
 }
 
-/// What the program of a process calls itself: at most 15 bytes, which it can choose. For people.
+/// The name that the program of a process gives itself: at most 15 bytes, which it can choose. For
+/// people.
 #[must_use]
 pub fn program(pid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;

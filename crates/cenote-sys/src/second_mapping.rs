@@ -1,7 +1,7 @@
 //! A second mapping of memory that is mapped shared already, at an address that chance chose.
 //!
 //! The kernel makes it from the first one (`mremap` of length 0), so that no descriptor of a file
-//! is needed. It can be read and written, whatever rights the first one has.
+//! is needed. It can be read and written, also if the first one cannot.
 //!
 //! # Where it lies
 //!
@@ -11,7 +11,7 @@
 //! address is the first one's modulo 2 MiB, so that large pages can serve both. On each side is a
 //! page without access.
 //!
-//! What the first one was left out of by advice (forked children, core dumps), the second one is,
+//! If advice leaves the first one out of forked children or core dumps, the second one is left out,
 //! too: the kernel copies that.
 //!
 //! A value of [`SecondMapping`] holds the *distance* of the two mappings, which is no address: no
@@ -21,9 +21,9 @@
 //! # Pages that are lost
 //!
 //! A page of the file may be lost while it is mapped. A bus error in the second mapping is resolved
-//! as one in the first (`first_of`). What lies there then, the page or memory in its place, is
-//! mapped in the second one too (`follow`), so that both show the same again. The handler of
-//! faults finds the second mapping in a list of first mappings and distances (`SLOTS`).
+//! as one in the first (`first_of`). The page there then, or memory in its place, is mapped in the
+//! second one too (`follow`), so that both show the same again. The handler of faults finds the
+//! second mapping in a list of first mappings and distances (`SLOTS`).
 //!
 //! # Safety argument
 //!
@@ -47,7 +47,8 @@ use std::sync::{Arc, Weak};
 pub const PLACES: Range<usize> = 0x5800_0000_0000..0x7000_0000_0000;
 /// They lie as the first one does, modulo this.
 const STEP: usize = 2 << 20;
-/// What it adds to the process: itself, the page on each side, and two pieces of the first one.
+/// Mappings that it adds to the process: itself, the page on each side, and two pieces of the first
+/// one.
 const MAPPINGS: u64 = 5;
 /// How often another place is tried: a second mapping may lie there.
 const TRIES: u32 = 16;
@@ -158,7 +159,7 @@ pub(crate) unsafe fn follow(first: usize, addr: usize) -> bool {
     // of the second mapping, by the page that it should show.
     let mapped = unsafe { rustix::mm::mremap_fixed(old, 0, len, MremapFlags::MAYMOVE, new) };
     mappings::made();
-    // SAFETY: mapped just now, for those who use the second mapping.
+    // SAFETY: mapped just now, for the users of the second mapping.
     mapped.is_ok()
         && unsafe {
             memory::leave_out_of_children(to, len).is_ok()
@@ -208,7 +209,7 @@ impl SecondWindow {
         Ok(new)
     }
 
-    /// What is to be added to an address of the window, wrapping around, where it is mapped twice.
+    /// The distance to add to an address of the window, wrapping around, where it is mapped twice.
     #[must_use]
     pub const fn distance(&self) -> usize {
         self.distance
@@ -305,8 +306,8 @@ impl SecondMapping {
         // SAFETY: mapped just now.
         let kept = unsafe { memory::leave_out_of_children(place, len) };
         mapped.map_err(io::Error::from).and(kept)?;
-        // Whatever rights the first one has at this moment.
-        // SAFETY: the value's own, which nothing uses yet.
+        // With any rights of the first one at this moment. SAFETY: the value's own, which nothing
+        // uses yet.
         unsafe { memory::protect(place, len, Some(memory::Access::ReadWrite)) }?;
         Ok(second)
     }

@@ -1,14 +1,14 @@
 //! Address space that stays taken in forked children.
 //!
-//! What is mapped into a reservation does not go over to a child ([`crate::memory`]), which leaves
-//! a hole there. Were it left open, the child could have other memory in it: a store of its own in
-//! the same window, or what its allocator maps. A reference from before the fork would lead into
-//! that. So a fork handler of the C library reserves the holes again before the child runs on: a
+//! Mappings in a reservation do not go over to a child ([`crate::memory`]), which leaves a hole
+//! there. Were it left open, the child could have other memory in it: a store of its own in the
+//! same window, or what its allocator maps. A reference from before the fork would lead into that.
+//! So a fork handler of the C library reserves the holes again before the child runs on: a
 //! reference from before leads to nothing, and faults.
 //!
 //! The table is fixed, and free of locks and of allocation: a fork may come at any moment. Each
-//! slot is free (base 0), claimed (base, length 0), or in force. What does not fit into the table,
-//! and what a raw `clone` makes, keeps its holes.
+//! slot is free (base 0), claimed (base, length 0), or in force. Ranges that do not fit into the
+//! table, and children of a raw `clone`, keep their holes.
 //!
 //! # Safety argument
 //!

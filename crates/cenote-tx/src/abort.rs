@@ -1,10 +1,10 @@
 //! Rollback in the process that ran the transaction.
 //!
 //! A page of the log may be lost before it is read here, or while it is
-//! ([`LogWriter::is_lost`](cenote_log::LogWriter::is_lost)). What has taken its place must not get
-//! into the data: a part of a range is copied beside it first, and then it is asked. From there on
-//! the transaction *stays in its log*: nothing is put back, no mark changes, no block is given
-//! back, and the range does not move on. The next opener decides by what the file has.
+//! ([`LogWriter::is_lost`](cenote_log::LogWriter::is_lost)). The memory in its place must not get
+//! into the data: a part of a range is copied beside it first, and then the flag is asked. From
+//! there on the transaction *stays in its log*: nothing is put back, no mark changes, no block is
+//! given back, and the range does not move on. The next opener decides by what the file has.
 
 use crate::context::{StoredAt, TxContext};
 use crate::marks::{clear_marks, release, settle};

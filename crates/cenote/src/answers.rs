@@ -1,4 +1,4 @@
-//! What the daemon's answers mean in a store: errors of the store, and its types.
+//! Turns the daemon's answers into errors and types of the store.
 
 use cenote_medium::{MediumError, Operation};
 use cenote_proto::{ObjectItem, Refusal, Reply};

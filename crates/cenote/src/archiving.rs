@@ -101,15 +101,15 @@ impl Store {
     }
 
     /// Makes the pools of an archive pools of this store, under new identities. Durable on return;
-    /// until then the store is as it was, whatever happens.
+    /// until then the store is as it was, also after a crash.
     ///
     /// They keep their addresses where those are free. Others are rewritten when they are first
     /// touched.
     ///
     /// An archive is checked before anything of it counts. So are its values, as far as records of
-    /// types say which bytes are none; pools that are protected at rest excepted. What else is in
-    /// its blocks is believed, as in any store that is opened (lengths and texts of collections,
-    /// say): import archives of those whose stores you would open.
+    /// types say which bytes are none; pools that are protected at rest excepted. Other contents of
+    /// its blocks are believed, as in any store that is opened (lengths and texts of collections,
+    /// say). So import archives only of authors whose stores you would open.
     ///
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive): the archive is damaged or was made by a later

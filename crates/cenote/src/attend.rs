@@ -12,11 +12,10 @@
 //! * of a pool that is closed, the name: no thread opens it meanwhile
 //!   ([`crate::open_pools::HeldPools`]).
 //!
-//! Views go on. *Order of waiting:* the thread waits for running transactions while it holds pools
-//! that others wait for. None of these transactions waits for the thread: they take the locks of a
-//! process in the order of the pools, as this thread does, and hold no lock between processes while
-//! they wait for another; and the daemon asks first for pools that one process has alone. If that
-//! is not enough, the wait ends after a time.
+//! Views go on. *Order of waiting:* the ear waits for running transactions while it holds pools
+//! that others wait for. No transaction waits for the ear: all take process locks in pool order,
+//! and none holds a lock between processes while it waits for another. The daemon asks first for
+//! pools that one process has alone. If that is not enough, the wait ends after a time.
 //!
 //! States:
 //!

@@ -1,6 +1,6 @@
-//! Copies of a store that is in use: [`Store::backup`]. What the copy is, and its steps, are in
-//! `cenote_store` (`backup/mod.rs`); here transactions are kept from running while files are
-//! brought to one moment.
+//! Copies of a store that is in use: [`Store::backup`]. `cenote_store` (`backup/mod.rs`) has the
+//! copy and its steps. This module keeps transactions from running while files are brought to one
+//! moment.
 //!
 //! Of a store that a daemon keeps, the daemon makes the copy ([`ask_for`]): its clients stand still
 //! while it does ([`crate::attend`]).
@@ -39,8 +39,8 @@ impl Store {
     ///
     /// The copy has all pools in direct mode as they were at that moment, between transactions, and
     /// pools in shadowed mode and objects as their last psync left them. It appears under its name
-    /// when it is complete, whatever crashes meanwhile. It survives a loss of power if the answer
-    /// is [`BackedUp::Durable`].
+    /// when it is complete, and never earlier. It survives a loss of power if the answer is
+    /// [`BackedUp::Durable`].
     ///
     /// The store of a daemon is copied by the daemon, into a directory that the daemon may write.
     /// Only the superuser and the daemon's user may ask for that. Transactions of all clients pause

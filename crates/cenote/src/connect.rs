@@ -301,7 +301,7 @@ impl Client {
         loop {
             let next = puddles.last().map_or(first, |last| last.record.index + 1);
             let (page, more) = self.puddles(&request(next), &pool.to_string())?;
-            // Whatever it sends, this ends.
+            // The loop ends with any answer of the daemon.
             let goes_on = page.iter().any(|granted| granted.record.index >= next);
             puddles.extend(page);
             if !more || !goes_on {

@@ -6,11 +6,10 @@
 //! that the copy may have torn. **The next copy of the superblock commits that.** A crash before
 //! leaves it unchecked.
 //!
-//! What a check finds: pages of protected pools that are not as they were sealed, damaged
-//! descriptors and marks of heaps, pointers that are not as their types say, blocks that are
-//! reached and not allocated. Values of unprotected pools have no checksum: a pool counts as torn
-//! by a loss of power, and is not shown, unless stamps of all its files say that none was written
-//! since a close.
+//! A check finds: pages of protected pools that are not as they were sealed, damaged descriptors
+//! and marks of heaps, pointers that are not as their types say, blocks that are reached and not
+//! allocated. Values of unprotected pools have no checksum: a pool counts as torn by a loss of
+//! power, and is not shown, unless stamps of all its files say that none was written since a close.
 
 use crate::error::Result;
 use crate::registry::StoreTypes;

@@ -3,6 +3,14 @@
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::TypeId;
 
+/// A kind of heap in words.
+fn named(kind: HeapKind) -> String {
+    match kind {
+        HeapKind::Wear { wait_ms } => format!("wear heap that waits for {wait_ms} ms"),
+        HeapKind::Traced | HeapKind::Logged => format!("{} heap", kind.name()),
+    }
+}
+
 /// Why a pool was not copied into another. The source is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -27,7 +35,12 @@ pub enum CopyRefused {
         from: String,
     },
     /// The pool that is to be filled has another kind of heap than was asked for.
-    #[error("pool \"{pool}\" has a heap of kind {found:?}, and {asked:?} was asked for")]
+    #[error(
+        "pool \"{pool}\" has a {}, and a {} was asked for: ask for the first, or copy into another \
+         pool",
+        named(*.found),
+        named(*.asked)
+    )]
     Kind {
         /// The copy.
         pool: String,

@@ -1,5 +1,5 @@
-//! What an unfinished copy of a pool keeps in itself ([`crate::copy_pool`]), and the refusal to use
-//! such a pool.
+//! The record that an unfinished copy of a pool keeps in itself ([`crate::copy_pool`]), and the
+//! refusal to use such a pool.
 //!
 //! They are ordinary typed data of the pool. The last numbered root leads to a *work header*, which
 //! keeps where that root is to lead when the copy is finished:

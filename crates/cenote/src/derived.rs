@@ -1,7 +1,7 @@
-//! What the code of `#[derive(Persist)]` and [`field!`](crate::field!) is made of.
+//! The parts of the code of `#[derive(Persist)]` and [`field!`](crate::field!).
 //!
-//! Both have to be true in every program that compiles, whatever the program calls its items and
-//! its crates. So they ask the compiler, in constants, about memory of the type that has no value
+//! Both have to be true in every program that compiles, with any names of its items and crates. So
+//! they ask the compiler, in constants, about memory of the type that has no value
 //! ([`LayoutBuilder::__slot`]):
 //!
 //! * *A field* is the place that `&raw mut (*slot).field` names. Its type is inferred, its offset

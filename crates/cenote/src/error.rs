@@ -93,9 +93,8 @@ pub enum Error {
         /// Its name.
         expected_name: String,
     },
-    /// This thread holds a view or a transaction of the pool, or is called from a check or an
-    /// export of it, or threads would wait for each other's views and transactions in a circle:
-    /// waiting for it would never end.
+    /// Waiting would never end: this thread has the pool, runs inside a check or export of it, or
+    /// closes a circle of waits.
     #[error(
         "waiting for pool \"{pool}\" would never end, because this thread has {by}: end it first, \
          or use it instead of a new one"

@@ -4,10 +4,9 @@
 //! [`Persist::describe`] which words it has
 //! ([`LayoutBuilder::possible_pointers`](crate::persist::LayoutBuilder::possible_pointers)) and
 //! registers a [`Filter`]. Recovery and `check` in this process use the function. Other programs do
-//! not have it, and look at where those words would lead. What neither finds is lost after a loss
-//! of power, so a type whose words do not lead to its targets as they are must be recovered by a
-//! program that registers its filter. Register filters before a store is opened: opening may
-//! recover.
+//! not have it, and look at where those words would lead. A target that neither finds is lost after
+//! a loss of power. So a type with pointers in another form must be recovered by a program that
+//! registers its filter. Register filters before a store is opened: opening may recover.
 //!
 //! Invariant: a filter is asked about blocks of its own type alone. What it leaves out may be
 //! freed. A pointer of the program is checked when it is followed, so that does no harm; the

@@ -115,7 +115,8 @@ unsafe fn frames_here<'f>() -> impl Iterator<Item = &'f Frame<'f>> {
     })
 }
 
-/// What this thread has by its transactions, without the innermost one if that begins only now.
+/// The pools that this thread has by its transactions, without the innermost one if that begins
+/// only now.
 pub(crate) fn had_in_transactions(begins: bool) -> Vec<Had> {
     // SAFETY: nothing is done with a frame but to look at its pools.
     let frames = unsafe { frames_here() }.skip(usize::from(begins));

@@ -43,7 +43,7 @@ impl Had {
         Self { pool: pool.cast(), what: What::Gate, how: How::Alone }
     }
 
-    /// Whether who has this keeps it from who wants `wanted`.
+    /// Whether a thread that has this keeps it from a thread that wants `wanted`.
     pub(crate) fn keeps(self, wanted: Self) -> bool {
         core::ptr::eq(self.pool, wanted.pool)
             && self.what == wanted.what

@@ -3,8 +3,8 @@
 //! An operation that changes one value logs it first, so that it happens or not. One that has to do
 //! more than one thing that can fail (it frees many blocks, or gives back what it allocated where
 //! it fails) does these in `Tx::all_or_abort` or `Tx::attempt`. A log with no room for the rest of
-//! it has none for going back either: the transaction as a whole goes back, whatever its body makes
-//! of the error.
+//! it has none for going back either: the transaction as a whole goes back, also if its body
+//! ignores the error.
 
 use crate::error::{Error, Result};
 use cenote_medium::planted::{Bug, planted};

@@ -4,14 +4,12 @@
 //! [`Ptr`] is the rule: nothing is faster to follow. These two are for data that is to be right at
 //! other addresses too.
 //!
-//! A `RelPtr` holds the distance from itself to its target, so it means something only at its
-//! place. That is why it cannot be copied, why a value in process memory can only have null ones,
-//! and why a type that has one in it, which is not `Unpin`, is not given out by
-//! [`Tx::get_mut`](crate::Tx::get_mut), with which two values could be swapped: its other fields
-//! are changed by [`Tx::set`](crate::Tx::set), its links by [`Tx::set_rel`](crate::Tx::set_rel).
-//! Should code that moves values by itself take one along, the pointer leads elsewhere, and
-//! following it is refused, or shows another value of its type: as with every pointer, what is
-//! followed is checked.
+//! A `RelPtr` holds the distance from itself to its target, so it is right at its own place only.
+//! So it cannot be copied, and in process memory it is null. [`Tx::get_mut`](crate::Tx::get_mut)
+//! does not give out types that contain one (they are not `Unpin`): a swap would break them. Use
+//! [`Tx::set`](crate::Tx::set) for their other fields and [`Tx::set_rel`](crate::Tx::set_rel) for
+//! their links. If code moves such a value by other means, the pointer leads elsewhere. Following
+//! it is checked, as for every pointer: it is refused, or shows another value of its type.
 //!
 //! ```
 //! use cenote::{Persist, Ptr, Reader, RegionPtr, RelPtr, Store, field};

@@ -4,10 +4,10 @@
 //! Invariant: a [`ThreadLog`] belongs to its store's list and is used by one thread, the one whose
 //! thread-local entry names it. The entry is found by the store's number, which is never given
 //! twice, so an entry of a closed store is never followed. A thread that ends gives its logs back;
-//! a store that is closed drops them all. Whichever comes first takes the log out of the list; an
-//! ending thread does so under the lock of the list of open stores, from which a store takes itself
-//! before anything of it goes away. (It holds no handle of the store meanwhile, which would make a
-//! close at that moment fail.)
+//! a store that is closed drops them all. An ending thread and a closing store may both want the
+//! log; the first to take it from the list owns it. An ending thread takes it under the lock of the
+//! list of open stores, and a store leaves that list before anything of it goes away. (It holds no
+//! handle of the store meanwhile, which would make a close at that moment fail.)
 
 use crate::error::Result;
 use crate::session::{Inner, open_numbers, with_open};

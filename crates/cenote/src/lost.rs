@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost(pub(crate) u64);
 
-/// What of a view or a transaction could not be read, where no call could say so.
+/// Notes addresses that a view or a transaction could not read, where no call could say so.
 ///
 /// Atomic for the sake of iterators, which may be sent to other threads.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What an operator decides about a store: permissions of pools, logs that are set aside, and pools
+//! Decisions of an operator about a store: permissions of pools, logs that are set aside, and pools
 //! that may be torn.
 
 use crate::error::Result;
@@ -63,10 +63,10 @@ impl Store {
     /// not.
     ///
     /// # Safety
-    /// The pool holds what whole transactions left: bytes of each block are a value of its type,
-    /// and collections are what they say of themselves. [`crate::Pool::check`] does not tell: a
-    /// vector that is half truncated has valid values. The caller has repaired the pool, or knows
-    /// that no transaction was running.
+    /// The pool is as whole transactions left it: bytes of each block are a value of its type, and
+    /// collections are as their headers say. [`crate::Pool::check`] does not tell: a vector that is
+    /// half truncated has valid values. The caller has repaired the pool, or knows that no
+    /// transaction was running.
     pub unsafe fn declare_whole(&self, pool: &str) -> Result<()> {
         self.inner.refuse_forked()?;
         // As for permissions.

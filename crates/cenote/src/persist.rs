@@ -155,8 +155,8 @@ fn array_name(element: fn() -> String, len: usize) -> String {
     format!("[{}; {len}]", element())
 }
 
-/// All types whose layout a store must know before values of type `T` are used: `T` itself, and
-/// whatever declared type can be reached from it through fields and pointers, each once, `T` first.
+/// All types whose layout a store must know before values of type `T` are used: `T` itself, and all
+/// declared types that can be reached from it through fields and pointers, each once, `T` first.
 /// All records are checked.
 ///
 /// # Errors

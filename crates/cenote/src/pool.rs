@@ -64,8 +64,8 @@ impl Pool {
         Ok(unsafe { self.inner.handle.read_at(addr, bytes) }?)
     }
 
-    /// What to remember elsewhere, so that putting back *everything* of a protected pool from
-    /// earlier is noticed; [`Pool::check_anchors`] compares. Not secret.
+    /// The records to keep elsewhere, to notice a protected pool that was put back with *all* of
+    /// its files; [`Pool::check_anchors`] compares. Not secret.
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
         self.inner.handle.anchors()
@@ -226,7 +226,8 @@ impl Pool {
     /// pool's size and its addresses stay; an allocation that needs the space again takes it,
     /// or fails as on any full disk. Transactions go on meanwhile, and none waits.
     ///
-    /// What free blocks take in superblocks that hold others stays, and the puddles' own metadata.
+    /// Free blocks in superblocks with allocated ones keep their space, and so do the puddles' own
+    /// metadata.
     ///
     /// # Errors
     /// [`Error::Store`] if the pool is read-only, the store poisoned, or the process a fork;
@@ -291,8 +292,8 @@ impl Pool {
         // Marks are computed from what is reached: not from half of a pool.
         pools.iter().try_for_each(|pool| pool.handle.ensure_readable())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
-        // Filters are the program's code: what they ask for is refused, as in a transaction, and
-        // so is what waits for the heap.
+        // Filters are the program's code: their calls are refused as in a transaction, and so are
+        // calls that wait for the heap.
         let _within = Checking::begin(&self.inner.store, self.name())?;
         let frame = Frame::new(Covered::Many(&all));
         let _entered = Entered::new(&frame);
@@ -414,8 +415,8 @@ impl Blocks<'_> {
         self.0.heap.owner(addr)
     }
 
-    /// Numbered root `index` of 1,024, whatever its type. Waits for a transaction of another thread
-    /// on the pool, which may be changing it.
+    /// Numbered root `index` of 1,024, of any type. Waits for a transaction of another thread on
+    /// the pool, which may be changing it.
     ///
     /// # Errors
     /// There is no such root.

@@ -3,9 +3,9 @@
 //!
 //! In a pool in shadowed mode ([`crate::PoolMode::Shadowed`]) transactions survive any crash of
 //! processes, as everywhere; a loss of power goes back to the last psync, on any disk. The states
-//! and the argument are in `cenote_store`, module `psync`. What this module adds is the quiet
-//! moment: a psync copies while it holds the pools' locks as a view does, so that no transaction
-//! runs on them, and lets go before anything waits for a device.
+//! and the argument are in `cenote_store`, module `psync`. This module adds the quiet moment: a
+//! psync holds the pools' locks as a view does while it copies, so no transaction runs on them. It
+//! gives the locks back before it waits for a device.
 //!
 //! **Order of waiting.** A psync waits
 //!
@@ -15,10 +15,10 @@
 //!
 //! A psync of several pools that waits in 2 keeps others waiting in 1. So a thread must not wait in
 //! 1 while it holds what a psync waits for in 2, or what such a transaction may wait for in turn.
-//! That is any transaction at all, on whatever pools: it is refused (`refuse_inside`). A thread
-//! with a view may wait: psyncs hold pools as readers do, and pass writers that wait. But a
-//! transaction on another store may wait for that view and keep a pool that the psync in 2 waits
-//! for: both waits are noted ([`crate::waits`]), and the last thread of such a circle is refused.
+//! That is any transaction at all, on any pools: it is refused (`refuse_inside`). A thread with a
+//! view may wait: psyncs hold pools as readers do, and pass writers that wait. But a transaction on
+//! another store may wait for that view and keep a pool that the psync in 2 waits for: both waits
+//! are noted ([`crate::waits`]), and the last thread of such a circle is refused.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! What a [`View`](crate::View) and a transaction ([`Tx`](crate::Tx)) have in common: reading.
+//! Reading, which a [`View`](crate::View) and a transaction ([`Tx`](crate::Tx)) have in common.
 
 use crate::error::{Error, Result};
 use crate::heap_ptr::HeapPtr;
@@ -12,8 +12,8 @@ use cenote_medium::planted::{Bug, PointerBug, planted};
 pub(crate) mod sealed {
     use cenote_layout::pointer::RegionAddress;
 
-    /// Only this crate's accesses read: their locks are what makes references sound. Any program
-    /// may call these functions, through a bound on [`super::Reader`]: so none hands out the store.
+    /// Only this crate's accesses read: their locks make references sound. Any program may call
+    /// these functions, through a bound on [`super::Reader`]: so none hands out the store.
     pub trait Sealed {
         /// Pool, puddle and offset of an address in an open pool of its store.
         fn region_of(&self, addr: u64) -> Option<RegionAddress>;

@@ -1,10 +1,10 @@
 //! Pools that move: copies beside the original, and new addresses (PUD-8).
 //!
 //! A pool that was cloned, imported or given new addresses is used as any other. Its puddles are
-//! made right one by one, each when it is first touched, by whatever instruction of
-//! whatever thread: the pointers in it are found by the types' pointer maps and sent to where their
-//! targets are now. [`cenote_relocate`] says what is rewritten and what cannot be;
-//! `cenote_store::relocate` why no crash leaves half of it.
+//! made right one by one, each at its first touch by any instruction of any thread. The types'
+//! pointer maps find the pointers in it, and each gets the new address of its target.
+//! [`cenote_relocate`] says what is rewritten and what cannot be; `cenote_store::relocate` why no
+//! crash leaves half of it.
 //!
 //! ```
 //! use cenote::{Persist, Ptr, Reader, Store};
@@ -85,8 +85,8 @@ impl Store {
         }))
     }
 
-    /// What rewriting of pointers has done in this session, in all pools: also of puddles that
-    /// opening a pool touches.
+    /// Counts of rewritten pointers in this session, in all pools: also of puddles that opening a
+    /// pool touches.
     #[must_use]
     pub fn rewritten(&self) -> Rewritten {
         self.inner.store.rewritten()

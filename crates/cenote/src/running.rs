@@ -52,7 +52,7 @@ pub(crate) fn run<R, E: From<Error>>(
         Covered::Many(pools) => Turns::Many(turns(pools)?),
     };
     first.refuse_left()?;
-    // SAFETY: `active` is what makes this the only user of the context.
+    // SAFETY: `active` makes this the only user of the context.
     let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
         return Err(Error::from(StoreError::Forked).into());
     };

@@ -2,10 +2,10 @@
 //!
 //! Requests may take long: an import, a backup, a recovery before a grant. So no request has a
 //! limit. What has one is *silence*. After half of the limit without an answer, another connection
-//! asks whether the daemon is there: a `Ping` as its first message, which a thread of its own
-//! answers, without the store's lock, whatever the others are at. Any answer, also a refusal and
-//! the end of that connection, is a sign of life: then the first connection waits on, and asks
-//! again after as long. Without one in the second half, the request ends with [`Silent`].
+//! asks whether the daemon is there: a `Ping` as its first message. A thread of its own answers it,
+//! without the store's lock and without the other threads. Any answer, also a refusal and the end
+//! of that connection, is a sign of life: then the first connection waits on, and asks again after
+//! as long. Without one in the second half, the request ends with [`Silent`].
 //!
 //! The daemon may still do what was asked, when it goes on. It reads what is left in the closed
 //! connection before it lets the client's next connection have the session, so requests stay in

@@ -1,4 +1,4 @@
-//! What a program does with a store: opens it, asks about it, opens its pools, closes it.
+//! Operations of a program on a store: it opens it, asks about it, opens its pools, closes it.
 
 use crate::attend::{Attending, attending};
 use crate::checking::refuse_within;
@@ -185,7 +185,7 @@ impl Store {
     /// The store underneath. What tools ask of it is also here, as safe functions.
     ///
     /// # Safety
-    /// What safe code believes of the store stays true, also of objects
+    /// All that safe code believes of the store stays true, also of objects
     /// ([`cenote_store::Handle::as_raw`]). No caller opens a heap on its pools that allocates,
     /// frees or sets roots: a block of a type that a root or pointer leads to is taken for a value
     /// of that type. No type is registered that is not as its record says, no mapping of its window
@@ -240,8 +240,8 @@ impl Store {
         self.inner.store.client_records()
     }
 
-    /// What is to be added to an address that the logs of a session say: they waited while the
-    /// window moved.
+    /// The distance to add to an address in the logs of a session that waited while the window
+    /// moved.
     #[must_use]
     pub fn log_distance(&self, client: Uuid) -> u64 {
         self.inner.store.log_distance(client)

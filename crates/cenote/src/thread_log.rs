@@ -16,7 +16,7 @@ pub(crate) struct ThreadLog {
     /// Dropped before the lease goes back.
     pub(crate) context: Option<TxContext>,
     pub(crate) lease: Option<LogLease>,
-    /// What a transaction borrows beside the context, which it borrows exclusively.
+    /// The parts that a transaction borrows beside the context, which it borrows exclusively.
     pub(crate) usage: Usage,
 }
 

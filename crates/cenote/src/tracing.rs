@@ -6,9 +6,9 @@
 //!
 //! # A pool that cannot be looked at
 //!
-//! Its file is damaged, a page of it cannot be read, its last session is not covered, or its
-//! journal is refused. It may lead to any value of the other pools. So in the other pools *no
-//! marked block is given back* ([`cenote_heap::TraceOptions::keep_unreached`]), and they are
+//! The pool's file is damaged, a page of it cannot be read, its last session is not covered, or its
+//! journal is refused. Such a pool may lead to any value of the other pools. So in the other pools
+//! *no marked block is given back* ([`cenote_heap::TraceOptions::keep_unreached`]), and they are
 //! traced: marks are durable with their transactions, so a marked block is a value or was never
 //! attached, and a pointer to it finds its value unchanged. A block that was never attached stays
 //! allocated until [`crate::Pool::collect`]. The pool itself stays due, and its opening returns a

@@ -2,8 +2,8 @@
 //! interval ([`Pool::trim`]).
 //!
 //! A heap keeps the space of superblocks that became free, for the next allocation that needs one.
-//! A pool whose peak is over, or whose large blocks come and go in many sizes, is then larger in
-//! the file system than its values. A trim in intervals bounds that by what one interval frees. It
+//! After a peak, or with large blocks of many sizes that come and go, a pool is then larger in the
+//! file system than its values. A trim in intervals bounds that by what one interval frees. It
 //! costs taking space again for what is used again: one system call for each run of superblocks,
 //! and at level `power` a sync of the file. So a program has to ask for it.
 

@@ -10,7 +10,7 @@
 //!   the check is a value of that type. A pointer that was kept too long leads to an error, or to
 //!   another live value of the same type, never to anything else.
 //! * *That holds after any crash too*: the next opener finds no block allocated that was freed, or
-//!   was never committed, whatever leads there (`cenote_tx`, "Marks of allocation").
+//!   was never committed, although a pointer leads there (`cenote_tx`, "Marks of allocation").
 
 use crate::error::{Error, Result, dangling};
 use crate::frames::Covered;
@@ -378,8 +378,8 @@ impl<'p> Tx<'p> {
         unsafe { self.free_logged_in(pool, ptr.addr(), ranges) }
     }
 
-    // What follows is compiled once, and not in each program for each type: blocks and ranges are
-    // bytes to it.
+    // The functions below are compiled once, and not in each program for each type: blocks and
+    // ranges are bytes to them.
 
     /// As [`Tx::free`].
     pub(crate) fn free_of(&mut self, addr: u64, of: &TypeOf) -> Result<()> {
@@ -437,8 +437,8 @@ impl<'p> Tx<'p> {
         }
     }
 
-    /// That a block that was just allocated can be written. If not, the transaction aborts whatever
-    /// its body returns: commit would read the block.
+    /// That a block that was just allocated can be written. If not, the transaction aborts with any
+    /// result of its body: commit would read the block.
     ///
     /// # Safety
     /// As [`crate::lost::claim`].
@@ -489,7 +489,7 @@ impl<'p> Tx<'p> {
     /// plain stores.
     ///
     /// # Safety
-    /// What is written was logged before; values that references lead to stay valid; the
+    /// Written ranges were logged before; values that references lead to stay valid; the
     /// transaction is not moved out or ended.
     #[inline]
     #[must_use]

@@ -154,8 +154,7 @@ impl<'p> Tx<'p> {
         names::get(self, self.covered_pool(pool)?, name)
     }
 
-    /// Takes a name away, whatever its root's type; whether there was one. The value stays
-    /// allocated.
+    /// Takes a name away, of a root of any type; whether there was one. The value stays allocated.
     ///
     /// # Errors
     /// [`Error::Tx`] if the log is full.

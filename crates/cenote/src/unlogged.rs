@@ -1,6 +1,6 @@
-//! What a collection needs that stores into its own nodes outside transactions
+//! For a collection that stores into its own nodes outside transactions
 //! (`cenote_collections::relaxed`): whether the pool takes such stores, how they become durable,
-//! blocks that it fills itself, and a log that has let go of them.
+//! blocks that it fills itself, and a log that no longer covers them.
 //!
 //! Why it is sound: such a collection's nodes are of a type that no program can name, so no
 //! reference of safe code leads into them. It stores while it has a [`View`](crate::View), so no
@@ -74,7 +74,7 @@ impl Pool {
 }
 
 impl Tx<'_> {
-    /// As [`Tx::alloc_near`], of a block that holds no value yet: whatever was there before.
+    /// As [`Tx::alloc_near`], of a block that holds no value yet, but earlier bytes.
     ///
     /// # Errors
     /// As [`Tx::alloc`].

@@ -57,7 +57,7 @@ impl Watcher {
             let after = clients.last().map(|last| last.client);
             match self.line.ask(&Request::Clients { after })?.0 {
                 Reply::Clients { items, more } => {
-                    // Whatever it sends, this ends.
+                    // The loop ends with any answer of the daemon.
                     let goes_on = items.last().map(|last| last.client) > after;
                     clients.extend(items);
                     if !more || !goes_on {

@@ -1,4 +1,4 @@
-//! Stray stores into logs, log space and roots find them read-only: the process ends, and the store
+//! Stray writes into logs, log space and roots find them read-only: the process ends, and the store
 //! is as it was. Transactions write them all the same, and take them back.
 
 use cenote::{

@@ -184,8 +184,8 @@ impl<'s> Crowd<'s> {
         }
     }
 
-    /// Calls those who have not been called for these pools: of a shared one the first that has an
-    /// ear, and if a quarter of the time is over, all.
+    /// Calls the clients that have not been called for these pools: of a shared one the first that
+    /// has an ear, and if a quarter of the time is over, all.
     fn call_for(&mut self, missing: &[PoolAtWork]) -> Result<(), Refusal> {
         let hurried = self.began.elapsed() > self.within / 4;
         let mut calls: BTreeMap<Uuid, Vec<&PoolAtWork>> = BTreeMap::new();

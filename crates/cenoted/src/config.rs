@@ -28,8 +28,8 @@ pub enum StartError {
     },
     /// The service manager has passed what is of no use here.
     #[error(
-        "the service manager passed a descriptor of which {source}; check the socket unit: it \
-         wants ListenSequentialPacket and one address"
+        "the service manager passed a descriptor that cannot be used: {source}; check the socket \
+         unit: it wants ListenSequentialPacket and one address"
     )]
     Passed {
         /// What is wrong with it.

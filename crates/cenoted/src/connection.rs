@@ -308,8 +308,8 @@ fn converse(
     session: &Session,
     credentials: &Credentials,
 ) -> ConnectionEnd {
-    // A client has one request on its way: what comes after that from a socket whose process has
-    // ended is another's, who has inherited it.
+    // A client has one request on its way. Later bytes from a socket whose process has ended are
+    // those of another process, which has inherited it.
     let mut last = false;
     loop {
         if last || !wait(channel, session) {

@@ -70,7 +70,7 @@ impl Images {
         Ok(held_byte::hold(file.as_fd(), byte_of(client))?.then(|| file.into()))
     }
 
-    /// What is known of those that an earlier daemon let in: nothing, if its file is gone.
+    /// The sign that tells of clients of an earlier daemon: none, if its file is gone.
     pub(crate) fn of_earlier(&self) -> Sign {
         if self.found { Sign::Byte } else { Sign::None }
     }

@@ -1,6 +1,6 @@
 //! The text that says what the daemon has counted, in Prometheus' text format, version 0.0.4.
 //!
-//! What is true at a moment (sessions, leases, pools) is read when the text is asked for.
+//! Figures of a moment (sessions, leases, pools) are read when the text is asked for.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! What the daemon tells about itself and its clients: figures, and who is connected. Any client
+//! The daemon's report on itself and its clients: figures, and the connected clients. Any client
 //! may ask, as any user may list processes and the names of pools.
 
 use crate::answers::PAGE_LEN;

@@ -12,8 +12,8 @@
 //!
 //! **A thread that may come to a user's limit makes one thing at a time**: it has the turn from its
 //! look at the catalog to the batch that changes the catalog. A copy or an import takes long, and
-//! gives the turn back meanwhile. What it will take is *promised* to it: the promise counts for its
-//! user until the pools are there, or the copy fails.
+//! gives the turn back meanwhile. It is *promised* the space that it will take: the promise counts
+//! for its user until the pools are there, or the copy fails.
 //!
 //! Types are for good, and the catalog does not name the user that registered them. The limit
 //! bounds what one user's programs can add to the daemon's memory, and how many names of types they

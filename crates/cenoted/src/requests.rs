@@ -173,7 +173,7 @@ fn failed_transfer(error: std::io::Error) -> StoreError {
     StoreError::Refused { detail: format!("a file in memory cannot be made: {error}") }
 }
 
-/// Logs that are set aside, for those who may decide about them.
+/// Logs that are set aside, for callers that may decide about them.
 fn undecided_logs(shared: &Shared, credentials: &Credentials) -> Reply {
     let (mut items, mut len) = (Vec::new(), 0);
     for found in shared.store.undecided_logs_for(credentials) {
@@ -206,8 +206,8 @@ fn types_page(shared: &Shared, after: Option<TypeId>) -> Reply {
         if after.is_some_and(|after| record.id <= after) {
             continue;
         }
-        // What is too long for any message was registered by another way, and cannot be sent by
-        // this one.
+        // A type that is too long for any message was registered by another way, and cannot be sent
+        // by this one.
         let bytes = cenote_proto::encode(0, &*record).map_or(usize::MAX, |packet| packet.len());
         if bytes > PAGE_LEN {
             continue;

@@ -49,8 +49,8 @@ pub(crate) fn granted<R>(
     }
 }
 
-/// Whether the same question can have another answer soon. What the daemon itself has is free in a
-/// moment, whatever is so by now; of other holders `is_free_soon` tells.
+/// Whether the same question can have another answer soon. A pool that the daemon itself has is
+/// free in a moment; of other holders `is_free_soon` tells.
 fn is_worth_waiting(refused: &StoreError, is_free_soon: impl FnOnce(&str) -> bool) -> bool {
     match refused {
         StoreError::PoolBusy { by, .. } if by == BY_DAEMON => true,
@@ -93,7 +93,7 @@ pub(crate) fn settle_those(shared: &Shared, holders: impl Fn() -> Vec<Uuid>) {
 mod tests {
     use super::*;
 
-    /// What refused the caller may be over when the daemon looks: then it must ask again.
+    /// The reason of the refusal may be over when the daemon looks: then the caller must ask again.
     #[test]
     fn a_pool_that_the_daemon_had_is_asked_for_again_though_it_is_free_by_now() {
         let busy = |by: &str| StoreError::PoolBusy { name: "p".into(), by: by.into() };

@@ -23,7 +23,7 @@ pub(crate) struct Spent<'s> {
 }
 
 impl<'s> Spent<'s> {
-    /// What was counted before: dropped without [`Spent::keep`], it is not any more.
+    /// The count that was made ahead: a drop without [`Spent::keep`] takes it back.
     pub(crate) fn of(session: &'s Session, puddles: u64, bytes: u64) -> Self {
         Self { session, puddles, bytes, kept: false, _turn: None }
     }
@@ -149,8 +149,8 @@ fn count<'s>(
 }
 
 /// Counts types that a session registers and that the store does not know, before they are
-/// registered. What the store refuses then is counted all the same: a client that asks for that
-/// again and again comes to its limit.
+/// registered. Requests that the store then refuses are counted all the same: a client that repeats
+/// them comes to its limit.
 pub(crate) fn spend_types(
     shared: &Shared,
     session: &Session,

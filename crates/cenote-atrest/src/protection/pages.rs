@@ -114,7 +114,7 @@ impl Protection {
         pages.into_iter().filter_map(check).collect()
     }
 
-    /// Whether the page or its side data is what the tree says; modes without a tree say yes.
+    /// Whether the page or its side data fits the tree; modes without a tree say yes.
     fn fresh<S: NodeSource + ?Sized>(
         &self,
         page: u64,

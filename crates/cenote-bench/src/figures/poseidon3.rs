@@ -1,7 +1,7 @@
 //! Poseidon's Figure 3: two attacks on the metadata of a heap, by a program that stores where it
 //! must not (section 3.2).
 //!
-//! A heap that keeps the size of a block before the block loses data by one stray store of 8 bytes:
+//! A heap that keeps the size of a block before the block loses data by one stray write of 8 bytes:
 //!
 //! * `overlap`: a heap is filled with blocks of 64 bytes. The word 16 bytes before one of them is
 //!   set to 1,088, and the block is freed. Unit: blocks that the heap then hands out although a

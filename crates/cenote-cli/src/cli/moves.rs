@@ -59,7 +59,8 @@ pub(crate) struct CopyPool {
     /// The copy's allocator: traced, logged or wear (see `cenote create`). Default: that of POOL
     #[arg(long, value_name = "KIND", value_parser = parse_heap)]
     pub(crate) heap: Option<HeapKind>,
-    /// Milliseconds that a freed block waits in a wear heap. Default: 100, or as in POOL
+    /// Wear heap only: milliseconds before freed space may be used again. 0: at once. Default: 100,
+    /// or as in POOL
     #[arg(long, value_name = "MS")]
     pub(crate) wear_wait: Option<u32>,
 }

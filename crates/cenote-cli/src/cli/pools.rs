@@ -16,8 +16,8 @@ pub(crate) struct Format {
     /// The directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Size of the window: the store can hold so many bytes. One process has room for 768 windows
-    /// of 64G, or 48 of 1T
+    /// Size of the window: the most that the store can ever hold. One process has room for 768
+    /// windows of 64G, or 48 of 1T
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_bytes)]
     pub(crate) window_size: u64,
     /// First address of the window; chosen if not given
@@ -41,7 +41,7 @@ pub(crate) struct Create {
     /// Size of the pool at first
     #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = parse_bytes)]
     pub(crate) size: u64,
-    /// Size that the pool may grow to; if not given, as far as there is space
+    /// Most bytes that the pool may grow to. Default: no limit but the window
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) size_max: Option<u64>,
     /// Where programs store: into the pool's files (direct), or into shadows of them, which a psync
@@ -49,13 +49,12 @@ pub(crate) struct Create {
     /// disks; direct on persistent memory and on tmpfs
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<PoolMode>,
-    /// The pool's allocator: traced (fastest; after a loss of power, recovery follows all pointers
-    /// from the roots), logged (logs every allocation and free; recovery takes the same time for
-    /// every pool), or wear (spares its places: what was freed waits before it is written again;
-    /// survives damage of its headers)
+    /// The pool's allocator. traced: fastest; after a loss of power, recovery follows all pointers.
+    /// logged: writes a log of each allocation and free; recovery takes the same time for every
+    /// pool. wear: writes each place rarely, and survives damage of its headers
     #[arg(long, value_name = "KIND", default_value = "traced", value_parser = parse_heap)]
     pub(crate) heap: HeapKind,
-    /// Milliseconds that a freed block waits in a wear heap; 0: not at all. Default: 100
+    /// Wear heap only: milliseconds before freed space may be used again. 0: at once. Default: 100
     #[arg(long, value_name = "MS")]
     pub(crate) wear_wait: Option<u32>,
     /// How the pool is protected at rest: none, integrity, encryption, both, or authenticated. A
@@ -156,11 +155,10 @@ pub(crate) struct Ls {
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) store: StoreDir,
-    /// Draw how full the heap of this pool is instead: by use, by type and size, and as a map
+    /// Show how full this pool's heap is, as a map and by type and size
     #[arg(long, value_name = "POOL")]
     pub(crate) heap: Option<String>,
-    /// Tell what the wear heap of this pool holds, what waits there and what is out of use instead,
-    /// and draw how often each place was written, where the medium counts that
+    /// Show the wear heap of this pool: used, waiting and damaged space
     #[arg(long, value_name = "POOL", conflicts_with = "heap")]
     pub(crate) wear: Option<String>,
 }

@@ -34,8 +34,8 @@ pub(crate) struct StoreDir {
     /// The store's directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Wait so long if another process uses the store (default 0), or if a daemon gives no sign of
-    /// life (default 30)
+    /// Wait up to this many seconds if another process uses the store (default 0), or if a daemon
+    /// does not answer (default 30)
     #[arg(
         long,
         value_name = "SECONDS",

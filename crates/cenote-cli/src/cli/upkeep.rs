@@ -20,7 +20,7 @@ pub(crate) struct Check {
     /// List up to 1,000 findings of each kind in each pool, instead of ten of each kind
     #[arg(long)]
     pub(crate) all: bool,
-    /// Use at most so many threads; as many as there are cores if not given
+    /// Number of threads; default: one for each core
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<NonZero<usize>>,
 }

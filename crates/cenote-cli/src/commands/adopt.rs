@@ -17,8 +17,8 @@
 //!
 //! With `--remove-torn` a session before that removes what it does not find whole, one batch for
 //! each, and ends: the next one finds the logs of pools that are gone, and drops them. A crash in
-//! between leaves a copy with fewer pools. What is not opened for want of its key, or by an error
-//! that says nothing of it, stays, and so does the copy.
+//! between leaves a copy with fewer pools. Things that do not open stay, and the copy stays
+//! unchecked: their key is missing, or an error says nothing about them.
 
 use super::damage;
 use super::given_up::objects_to_change;
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
     } else {
         let next = match left.iter().any(|one| one.is_torn) {
             true => copies::ways_out(&path),
-            false => format!("mend that, and run `cenote adopt {}` again", word(&path)),
+            false => format!("fix this, then run `cenote adopt {}` again", word(&path)),
         };
         out.line(format_args!("{path} is still an unchecked copy: {next}"))?;
     }

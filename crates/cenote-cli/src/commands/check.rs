@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
         if let Some(pool) = pending.iter().find(|pool| pool.record.name == summary.name) {
             let waiting = super::relocate::still_pending(&summary.name, pool.pending);
-            out.line(out.dim(&format!("    {waiting} (checked as they will be then)")))?;
+            out.line(out.dim(&format!("    {waiting} (checked as the rewritten pool will be)")))?;
         }
     }
     for object in &objects {

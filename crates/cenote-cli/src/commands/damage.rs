@@ -1,4 +1,4 @@
-//! What is damaged in a store, for every command that says so: what opening it found, and the files
+//! Lists the damage of a store, for all commands: the findings of the open, and damage of files
 //! that an open to look does not read.
 
 use crate::advice::damage_text;

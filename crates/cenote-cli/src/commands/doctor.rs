@@ -101,7 +101,7 @@ fn mappings(report: &Report, out: &mut Out) -> Result<(), Failure> {
         out,
         "safe metadata",
         report.second_mapping.as_ref().map(|()| hidden.into()),
-        "stray stores into metadata of heaps are not stopped",
+        "stray writes into metadata of heaps are not stopped",
     )?;
     availability(
         out,

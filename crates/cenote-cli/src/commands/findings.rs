@@ -29,8 +29,8 @@ pub(crate) struct Findings {
 /// Findings of a kind that people are shown.
 const SHOWN: usize = 10;
 
-/// What is said of findings that are not shown: of those that --all lists, and of those that are
-/// counted only.
+/// The text about findings that are not shown: --all lists some of them, and others are only
+/// counted.
 fn rest(listed: u64, unlisted: u64) -> Option<String> {
     Some(match (listed, unlisted) {
         (0, 0) => return None,

@@ -81,7 +81,7 @@ fn refuse_if_taken(dir: &Path) -> Result<(), Failure> {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     if let Some(outer) = whole.ancestors().skip(1).find(|above| above.join("superblock").exists()) {
         return Err(Failure::Failed(format!(
-            "{shown} lies inside the store {}: choose a directory outside of it",
+            "{shown} is inside the store {}: choose a directory outside it",
             outer.display()
         )));
     }

@@ -194,7 +194,7 @@ fn picture(
     let mut clients: Vec<&ClientItem> = now.clients.iter().collect();
     let busy = |client: &ClientItem| rates.of(client.client);
     clients.sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.pid.cmp(&b.pid)));
-    // What is left is for clients, and at least a third of it for pools, as far as there are any.
+    // The other lines are for clients and pools: at least a third for pools, if there are so many.
     // Two lines are the clients' heading and the empty one before it. Of the rest, pools have an
     // empty line and a heading, and one says what there is no room for.
     let taken = lines.len() + 2 + if now.pools.is_empty() { 1 } else { 3 };

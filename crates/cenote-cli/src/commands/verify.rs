@@ -99,7 +99,7 @@ type Pages = Vec<(Option<u32>, u64, String)>;
 type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 
 impl Looked<'_> {
-    /// What cannot be looked at is said, and counts as damaged; the next one's turn comes.
+    /// A thing that cannot be read is reported and counts as damaged. Then the next one follows.
     fn each(
         &mut self,
         name: &str,

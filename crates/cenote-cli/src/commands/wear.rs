@@ -20,8 +20,8 @@ const WIDTH: usize = 64;
 const LINES: u64 = 16;
 
 /// What is said where nothing is counted.
-const NOT_COUNTED: &str = "this medium does not count writes by place: a real one never does, and \
-                           the simulated one of tests when it is asked to";
+const NOT_COUNTED: &str = "this medium does not count writes by place: real media do not; only \
+                           the simulated medium of the tests does";
 
 pub(crate) fn run(store: &Store, name: &str, out: &mut Out) -> Result<Verdict, Failure> {
     let names = chosen(store, &[name.to_owned()])?;
@@ -31,8 +31,8 @@ pub(crate) fn run(store: &Store, name: &str, out: &mut Out) -> Result<Verdict, F
         let refused = WrongKind {
             pool: names[0].clone(),
             heap: kind.map_or("traced", |pool| pool.record.heap.name()),
-            what: "say what waits or is out of use",
-            instead: "`cenote info --heap` draws how full it is",
+            what: "show waiting and damaged space",
+            instead: "`cenote info --heap` shows how full it is",
         };
         return Err(Error::HeapRecover(RecoverError::Kind(refused)).into());
     };

@@ -65,7 +65,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     /// there is no leaf, in the first one. Returns its place. None of the caller's code runs.
     ///
     /// # Safety
-    /// `header` is what the live header says, the path leads through its nodes, and the position is
+    /// `header` is a copy of the live header, the path leads through its nodes, and the position is
     /// at most the leaf's length.
     #[inline]
     pub(super) unsafe fn add(
@@ -128,7 +128,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     /// place.
     ///
     /// # Safety
-    /// `header` is what the live header says, and the path leads through its nodes.
+    /// `header` is a copy of the live header, and the path leads through its nodes.
     #[cold]
     unsafe fn split(
         self,

@@ -126,7 +126,7 @@ impl<K, V> Path<K, V> {
     /// The way to the leaf where `key` belongs; `None` if there is no leaf.
     ///
     /// # Safety
-    /// `header` is what a live header says.
+    /// `header` is a copy of a live header.
     unsafe fn find<Q: Ord + ?Sized>(header: &BTreeHeader<K, V>, key: &Q) -> Read<Option<Self>>
     where
         K: Borrow<Q>,
@@ -138,7 +138,7 @@ impl<K, V> Path<K, V> {
     /// The way that `choose` takes: of each inner node the number of a child.
     ///
     /// # Safety
-    /// `header` is what a live header says.
+    /// `header` is a copy of a live header.
     #[inline(always)]
     unsafe fn descend(
         header: &BTreeHeader<K, V>,
@@ -167,7 +167,7 @@ impl<K, V> Path<K, V> {
     /// The way to the first or the last leaf; `None` if there is none.
     ///
     /// # Safety
-    /// `header` is what a live header says.
+    /// `header` is a copy of a live header.
     unsafe fn edge(header: &BTreeHeader<K, V>, last: bool) -> Read<Option<Self>> {
         // SAFETY: passed on.
         unsafe { Self::descend(header, |node| if last { node.len() } else { 0 }) }

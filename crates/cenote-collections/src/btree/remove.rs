@@ -1,8 +1,8 @@
 //! Removal: one slot and the permutation; where that leaves a node with few entries, it and a
 //! neighbour become one node, or even out.
 //!
-//! What will happen on which level is decided first, from the nodes' lengths alone; then everything
-//! is logged, then freed, then written.
+//! The lengths of the nodes decide first which change each level gets. Then everything is logged,
+//! then freed, then written.
 
 use super::node::{Branch, CAPACITY, InnerNode, Leaf, NodeEntry, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
@@ -75,7 +75,7 @@ struct RemovalPlan<K, V> {
 
 impl<K, V> RemovalPlan<K, V> {
     /// # Safety
-    /// `header` is what a live header says, and the path leads through its nodes.
+    /// `header` is a copy of a live header, and the path leads through its nodes.
     unsafe fn of(header: &BTreeHeader<K, V>, path: &Path<K, V>) -> Read<Self> {
         let mut plan = Self { pairs: Vec::new(), old_root: None };
         // SAFETY: live nodes.
@@ -196,7 +196,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// Takes the entry at position `at` of the leaf at the end of the path out.
     ///
     /// # Safety
-    /// `header` is what the live header says, the path leads through its nodes, and `at` is less
+    /// `header` is a copy of the live header, the path leads through its nodes, and `at` is less
     /// than the leaf's length.
     pub(super) unsafe fn take_out(
         self,

@@ -80,7 +80,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     /// Adds an entry whose key is not there, and returns its place.
     ///
     /// # Safety
-    /// `header` is what the live header says, and `hash` what it makes of the key.
+    /// `header` is a copy of the live header, and `hash` is the key's hash by it.
     #[inline]
     pub(super) unsafe fn add(
         self,
@@ -176,7 +176,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     /// Inserts an entry whose key is not there, splits one bucket, and returns the entry's place.
     ///
     /// # Safety
-    /// `header` is what the live header says; the map has its first segment.
+    /// `header` is a copy of the live header; the map has its first segment.
     unsafe fn insert_and_split(
         self,
         tx: &mut Tx<'_>,
@@ -184,8 +184,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         hash: u64,
         entry: PageEntry<K, V>,
     ) -> Result<*mut PageEntry<K, V>> {
-        // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh;
-        // between the first write and the last nothing fails.
+        // SAFETY: live blocks of a pool that is held. Written bytes were logged before, or are
+        // fresh; between the first write and the last nothing fails.
         unsafe {
             // What moves. The caller's `Hash` runs here for the last time.
             let split = plan(header).or_lost(tx)?;
@@ -325,7 +325,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     /// them.
     ///
     /// # Safety
-    /// `header` is what the live header says; `bucket` is its number of buckets.
+    /// `header` is a copy of the live header; `bucket` is its number of buckets.
     unsafe fn build_link(
         self,
         tx: &mut Tx<'_>,
@@ -392,7 +392,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     /// A slot of bucket `home` that is unused, or will be after the split.
     ///
     /// # Safety
-    /// `header` is what the live header says, and the split is of this map.
+    /// `header` is a copy of the live header, and the split is of this map.
     unsafe fn find_target(
         self,
         header: &HashHeader<K, V>,
@@ -419,7 +419,7 @@ fn source_of(bucket: u64) -> u64 {
 /// What moves when the next bucket comes.
 ///
 /// # Safety
-/// `header` is what a live header says.
+/// `header` is a copy of a live header.
 unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Read<Split<K, V>> {
     let bucket = header.buckets;
     let bit = 1 << bucket.ilog2();

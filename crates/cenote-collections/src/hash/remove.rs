@@ -49,7 +49,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// Takes the entry in a slot out.
     ///
     /// # Safety
-    /// `header` is what the live header says; the slot is in use, on a page of the bucket of
+    /// `header` is a copy of the live header; the slot is in use, on a page of the bucket of
     /// `hash`.
     pub(super) unsafe fn take_out(
         self,

@@ -56,7 +56,7 @@ use cenote_groups::GroupOptions;
 use leaf::RelaxedLeaf;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What can be a key of a [`RelaxedDurabilityMap`]: any bytes are one, and there are no pointers.
+/// A key of a [`RelaxedDurabilityMap`]: any bytes are a value of its type, which has no pointers.
 pub trait PlainKey: Persist + FromBytes + IntoBytes + Immutable + Copy + Ord {}
 
 impl<K: Persist + FromBytes + IntoBytes + Immutable + Copy + Ord> PlainKey for K {}

@@ -4,9 +4,9 @@
 //!
 //! * A map is open once in a program, in one epoch, which no other program had.
 //! * Locks are taken in the order *pool, writer*. An append holds the pool as a reader, so views go
-//!   on beside it, and no transaction runs; a split holds it as a writer, so no view is there. What
-//!   a split has made durable is appended to after its log has let go of it ([`Pool::settle`]),
-//!   and the writer is held until then.
+//!   on beside it, and no transaction runs; a split holds it as a writer, so no view is there. A
+//!   split holds the writer lock until its log no longer covers the new leaves ([`Pool::settle`]).
+//!   Nothing is appended before.
 //! * Memory that groups count stays mapped: the map keeps its pool open, and drains at its end.
 
 use super::leaf::{EPOCH_MAX, HEAD_LEN, LeafAt, RelaxedLeaf, print_of, tag_of};

@@ -26,7 +26,7 @@ type LeafPtr<K, V> = Ptr<RelaxedLeaf<K, V>>;
 
 /// That the index had for a key what a lookup has just found. It has not if the key's `Ord` changes
 /// its mind: then the old leaf still has its place, and must not be freed, or another one has lost
-/// its own. Each leaf has one place, whatever `Ord` says.
+/// its own. Each leaf has one place, even if `Ord` lies.
 fn is_as_said<K, V>(had: Option<LeafPtr<K, V>>, said: Option<LeafPtr<K, V>>) -> Result<()> {
     if had == said {
         return Ok(());

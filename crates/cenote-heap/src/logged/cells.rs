@@ -188,7 +188,7 @@ pub(crate) struct GuardPages {
 /// Where a word is stored that is read at `at`.
 ///
 /// # Safety
-/// `at` is mapped and so is what lies at that distance, for writing, as long as the result is
+/// `at` is mapped, and so is the memory at that distance, for writing, as long as the result is
 /// used; both are accessed by atomics alone.
 #[inline]
 unsafe fn stored<T>(at: &T, distance: usize) -> &T {
@@ -582,7 +582,7 @@ impl<G: Backing> Writer<'_, G> {
         }
     }
 
-    /// What was flushed is durable before what is stored later, if the level asks for that.
+    /// Makes flushed cells durable before later stores, if the level needs it.
     #[inline]
     pub(crate) fn fence(&self) {
         self.backing.fence();

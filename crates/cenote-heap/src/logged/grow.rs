@@ -8,12 +8,10 @@
 //!    overwritten by zeros before the room is used again.*
 //! 3. **The store of its word commits.** *The sub-heap is there.*
 //!
-//! **A full sub-heap grows** by a puddle, as long as the pool may. So threads of a CPU stay in
-//! their own sub-heap, under its lock, with memory of its node. When the pool may take no more,
-//! other sub-heaps are asked, in order of numbers from the own one on. (Others first would make
-//! every thread wait for their locks, and look for merges there, as soon as its own sub-heap is
-//! full.) The price: until the pool is at its limit, up to one puddle for each CPU has free blocks
-//! that other CPUs do not use.
+//! **A full sub-heap grows** by a puddle until the pool is at its limit. Then other sub-heaps are
+//! asked, by number. Asking them first would make threads wait for each other's locks. The price:
+//! until the pool is at its limit, up to one puddle for each CPU has free blocks that other CPUs do
+//! not use.
 //!
 //! A data puddle has as many bytes as the sub-heap has data, up to 32 MiB; then a quarter of that.
 //! So a sub-heap has few parts.

@@ -4,11 +4,11 @@
 //! Addresses are in no byte of metadata: cells name units, slots, lanes, and puddles by their
 //! number in the pool. So metadata are right wherever their puddles lie, and a copy of them in
 //! private memory is as good as they are. The next opener of the heap would undo a change that a
-//! crash broke off, and end transactions; the same code does that to the copy. What is allocated
-//! then is what will be: nothing here changes a puddle.
+//! crash broke off, and end transactions; the same code does that to the copy. The blocks allocated
+//! in the copy are those that the next opener will find. Nothing here changes a puddle.
 //!
-//! Bytes may come from a hostile archive. All puddles have memory in the copy, whatever the
-//! metadata say of them, and no block counts that does not lie in the body of its puddle.
+//! Bytes may come from a hostile archive. All puddles have memory in the copy, also those that the
+//! metadata do not name. A block counts only if it lies in the body of its puddle.
 
 use super::error::{Damage, LoggedError, SubHeapError};
 use super::members::{LoggedHeap, LoggedOptions};

@@ -37,7 +37,7 @@ pub struct LoggedOptions {
     pub cpu: fn() -> u32,
     /// Tells how many nodes of memory the machine has. Of one, memory is asked for nowhere.
     pub nodes: fn() -> u32,
-    /// How metadata are protected against stray stores, as far as that can be had here.
+    /// How metadata are protected against stray writes, as far as that can be had here.
     pub protection: Protection,
     /// Whether a crash may take the pool back to before its heap was made, and leave it puddles
     /// that it took since: a pool in shadowed mode. It counts as that only if there is nothing in

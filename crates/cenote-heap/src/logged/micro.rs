@@ -12,9 +12,9 @@
 //! | its number, committed | blocks that it is to free are freed | **the commit**, if it frees |
 //! | the next number | nothing is left of it | **the commit**, if it frees none; else the end |
 //!
-//! An abort frees what was allocated and then stores the next number. Both do so under the lock, so
-//! that no block that is freed on the way is given out before the word says that all are: recovery
-//! finds a block of an entry allocated, or free because the crash came later, and nothing else.
+//! An abort frees what was allocated and then stores the next number. Both hold the lock until the
+//! word is stored, so no freed block is given out before. Recovery finds a block of an entry
+//! allocated, or free because the crash came later.
 //!
 //! Recovery flushes the word before it believes it: its process may have died before the flush.
 //!

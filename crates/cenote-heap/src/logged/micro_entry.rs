@@ -49,7 +49,7 @@ pub(crate) struct NewEntry {
     pub(crate) index: usize,
     pub(crate) sequence: u64,
     pub(crate) kind: MicroKind,
-    /// Who decides, if that is another lane: the first entry of a transaction says so.
+    /// The lane that decides, if it is another one: the first entry of a transaction names it.
     pub(crate) link: Option<LaneLink>,
 }
 

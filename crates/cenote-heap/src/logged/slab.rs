@@ -95,8 +95,8 @@ impl ChangePlan<'_> {
         self.change.write(self.meta, cell, slab)
     }
 
-    /// What lies at an offset in the data: the slab around it, or the block that begins there or,
-    /// with `around`, contains it.
+    /// Finds the slab around an offset in the data, or the block that begins there. With `around`
+    /// the block may also contain the offset.
     pub(crate) fn locate(&mut self, offset: u64, around: bool) -> Result<Option<Located>, Fault> {
         let unit = offset / UNIT_SIZE;
         let (found, slab) = match self.near_slab(unit) {

@@ -17,8 +17,8 @@
 //!   cell is no step ([`SlabRecord::is_step`]), and goes through the undo log.
 //! * **The seal of the last change does not cover the cell.** A seal that is a hash over it would
 //!   fit no more, and recovery would take that change back. So the first step after a change
-//!   *closes* the log: the seal becomes the one that says "made" whatever the cells hold. It is
-//!   durable before the step, if the change has the cell, and else with it.
+//!   *closes* the log: the seal becomes the one that says "made" for any contents of the cells. It
+//!   is durable before the step, if the change has the cell, and else with it.
 //! * **An opener relies on durable steps alone.** Its process may have died between a store and its
 //!   flush. All steps but the last are durable, and the word of the last step is in the caches with
 //!   it: the opener flushes that cell. After a loss of power the word may name an older cell: there

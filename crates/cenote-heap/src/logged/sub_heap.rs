@@ -24,7 +24,7 @@ use cenote_sys::numa;
 /// Counts of a sub-heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubHeapStats {
-    /// Allocated blocks of the buddy system; a slab is one, whatever its slots are.
+    /// Allocated blocks of the buddy system; a slab counts as one, used slots or not.
     pub blocks: u64,
     /// Free blocks.
     pub free_blocks: u64,
@@ -60,7 +60,8 @@ pub fn block_size(size: u64, align: u64) -> Option<u64> {
     slot.or_else(|| class_for(size.max(align)).map(|class| 1 << class))
 }
 
-/// What serves a request: a slot of so many bytes in a slab of the class, or a block of the class.
+/// The answer to a request: a slot of this many bytes in a slab of the class, or a block of the
+/// class.
 struct Wanted {
     slot: Option<u32>,
     class: u8,

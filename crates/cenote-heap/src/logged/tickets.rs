@@ -245,8 +245,8 @@ impl<G: Backing> SubHeap<G> {
         Ok(freed)
     }
 
-    /// What [`SubHeap::recover_tickets`] would free counts as free, in a pool that is open for
-    /// reading.
+    /// In a pool that is open for reading, blocks that [`SubHeap::recover_tickets`] would free
+    /// count as free.
     pub(crate) fn hide_tickets(&self) -> Result<(), Damage> {
         let used = used_tickets(&self.meta)?;
         let freed =

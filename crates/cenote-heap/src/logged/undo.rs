@@ -14,10 +14,10 @@
 //! 5. The word of the last step says the change's number, without a flush. *Made.*
 //!
 //! So a change takes two fences, and a step of a slab one ([`super::step`]). No other store marks
-//! the log empty: a record whose seal fits is truncated. The record of the next change goes into
-//! the other half, so that at every moment one half has a whole record: that of the change before,
-//! which is sealed and whose cells no later change has touched, or that of the last change itself.
-//! Steps may have touched them: then the seal is the one in order.
+//! the log empty: a record whose seal fits is truncated. The next record goes into the other half.
+//! So one half always holds a whole record: of the last change, or of the one before. The one
+//! before is sealed, and no later change has touched its cells. If steps have touched them, its
+//! seal is the one for stores in order.
 //!
 //! **Recovery** looks at the whole record with the highest number:
 //!
@@ -30,17 +30,21 @@
 //! | does not | neither | refuses: a damaged record |
 //! | is damaged | anything | refuses: a damaged seal |
 //!
-//! *Damage and crash are told apart.* That word names a change after the fence of step 4, so no
-//! crash leaves it beside a seal that does not fit: what it names was made, and operations may have
-//! come behind it. Undoing would take back a change that was acknowledged, and with its cells each
-//! later step in them. The word may be lost with power, as nothing flushes it; then it names an
-//! earlier change, or none, and damage of the seal passes for a crash. A word that names a change
-//! behind the last whole record shows that the record of that one is damaged. Nothing needs it, and
-//! the number is used again: recovery clears it in the word first, durably.
+//! *Damage and crash are told apart.* The word names a change only after its fence. So a named
+//! change without a fitting seal is damage, not a crash. Undoing it would take back an acknowledged
+//! change, and each later step in its cells. The word may be lost with power, as nothing flushes
+//! it; then it names an earlier change, or none, and damage of the seal passes for a crash. A word
+//! that names a change behind the last whole record shows that the record of that one is damaged.
+//! Nothing needs it, and the number is used again: recovery clears it in the word first, durably.
 //!
-//! A seal that does not fit is 0; or its change's, and power was lost before the cells were
-//! durable; or that of the record before in its half, and power was lost before the header was
-//! durable, so no cell has changed. Any other word is damage.
+//! A seal that does not fit has three causes:
+//!
+//! * it is zero: the change has no seal yet;
+//! * it is the change's own: power was lost before the cells were durable;
+//! * it is that of the record before in its half: power was lost before the header was durable, so
+//!   no cell has changed.
+//!
+//! Any other word is damage.
 //!
 //! A process may die between a store and its flush, and the next opener sees the store. So recovery
 //! makes durable what it relies on: a change whose seal fits, and the record of one that it undoes.
@@ -96,8 +100,8 @@ impl Undo {
     /// Makes a change: all of it is there when this returns, durable at the medium's level.
     ///
     /// # Errors
-    /// A page of the metadata was lost, before or meanwhile. What was stored may have gone nowhere,
-    /// so the next step of the protocol is not made: a crash could leave that. No change follows.
+    /// A page of the metadata was lost, before or meanwhile. The store may have gone nowhere, so
+    /// the next step of the protocol is not made. A crash could leave the same. No change follows.
     pub(crate) fn commit<G: Backing>(
         &mut self,
         writer: &Writer<'_, G>,
@@ -190,8 +194,8 @@ impl Undo {
         step::make(writer, cell, new);
     }
 
-    /// Makes the seal of the last change, which is durable, one that holds whatever its cells hold
-    /// from now on. It is durable with the step that follows, or before it, if that changes one of
+    /// Replaces the seal of the last change, which is durable, by one that fits any later contents
+    /// of its cells. It is durable with the step that follows, or before it, if that changes one of
     /// those cells.
     #[cold]
     fn close<G: Backing>(&mut self, writer: &Writer<'_, G>, next: u64) {

@@ -13,7 +13,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_sys::peek;
 use core::sync::atomic::Ordering;
 
-/// What descriptors say of a superblock, and marks of one that is said to be free.
+/// The contents of a superblock by its descriptor, and by its marks if the descriptor says free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// Never used, or a hole.
@@ -36,7 +36,7 @@ pub(crate) enum Claim {
         distance: u32,
         valid: bool,
     },
-    /// A head whose superblocks were taken by others since, or a tail whose block is gone: free.
+    /// A head that has lost its superblocks to others since, or a tail without its block: free.
     Stale,
     Invalid(&'static str),
 }

@@ -87,12 +87,11 @@ impl<G: Backing> TracedHeap<G> {
         self.root_puddle().map_or(Some(SweepState::Closed), PuddleHeap::sweep_state)
     }
 
-    /// What was stored before is durable before the state, and the state before what is stored
-    /// next.
+    /// Earlier stores are durable before the state, and the state before later stores.
     fn set_sweep_state(&self, state: SweepState) {
         let Some(line) = self.root_puddle().and_then(PuddleHeap::sweep_line) else { return };
         self.backing.fence();
-        // Without a loss of power the order of instructions is what counts.
+        // Without a loss of power the order of instructions alone counts.
         compiler_fence(Ordering::SeqCst);
         line[0].store(state as u64, Ordering::Release);
         // What is reserved is zero but for damage.

@@ -52,7 +52,8 @@ pub(crate) fn is_closed(closed: &AtomicU64) -> bool {
     closed.load(Ordering::Acquire) != 0
 }
 
-/// Opens the gate; the caller has the lock. What was done behind it is seen by all who enter.
+/// Opens the gate; the caller has the lock. All threads that enter see the changes that were made
+/// behind it.
 pub(crate) fn open(closed: &AtomicU64) {
     closed.store(0, Ordering::Release);
 }

@@ -1,4 +1,4 @@
-//! Guards of a traced heap's metadata and roots (POS-3): a stray store finds them read-only.
+//! Guards of a traced heap's metadata and roots (POS-3): a stray write finds them read-only.
 //!
 //! When a puddle is attached, its metadata are mapped a second time at a random address, and become
 //! read-only at the pool's ([`cenote_protect::HiddenWindow`]). All puddles of the heap have one
@@ -39,7 +39,7 @@ pub(super) fn window<G: Backing>(backing: &G, puddles: u64) -> Option<HiddenWind
 }
 
 impl<G: Backing> TracedHeap<G> {
-    /// Whether metadata and roots are guarded against stray stores.
+    /// Whether metadata and roots are guarded against stray writes.
     #[must_use]
     pub fn is_guarded(&self) -> bool {
         let puddles = self.puddles.all();

@@ -1,6 +1,6 @@
 //! Heaps that the calling thread holds while it traces: their growth is locked, all their puddles
 //! are attached, and code of the program's runs (filters, reports of progress), which may ask the
-//! heap something. What would lock growth to attach a puddle asks [`is_held`] first, and has
+//! heap something. Code that would lock growth to attach a puddle asks [`is_held`] first, and has
 //! nothing to do then.
 //!
 //! Threads that help to trace have what the thread has that waits for them ([`Lent`]).

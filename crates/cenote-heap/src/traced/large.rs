@@ -53,7 +53,7 @@ pub(crate) const fn large_kind(bytes: u64) -> u32 {
     1 << 31 | (bytes / 4096) as u32
 }
 
-/// A run that this thread has, and no thread uses yet; dropped, it is what it was before.
+/// A run that this thread has, and no thread uses yet. A drop makes it what it was.
 struct LargeRun<'a, G: Backing> {
     heap: &'a TracedHeap<G>,
     puddle: &'a PuddleHeap,

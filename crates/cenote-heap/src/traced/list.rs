@@ -15,8 +15,7 @@ const fn changed(head: u64, first: u32) -> u64 {
     (head & !LOW).wrapping_add(LOW + 1) | first as u64
 }
 
-/// Pushes a chain whose first superblock is `first` and whose last link is `last`; for one
-/// superblock both are its own.
+/// Pushes a chain from superblock `first` to link `last`; for one superblock both are its own.
 pub(crate) fn push(head: &AtomicU64, first: u32, last: &AtomicU64) {
     let mut seen = head.load(Ordering::Relaxed);
     loop {
@@ -34,7 +33,7 @@ pub(crate) fn push(head: &AtomicU64, first: u32, last: &AtomicU64) {
 }
 
 /// Pops the first superblock. `link` finds the link of a reference; if it does not know one,
-/// a stray store wrote over the list, and the list is dropped.
+/// a stray write wrote over the list, and the list is dropped.
 pub(crate) fn pop<'a>(
     head: &AtomicU64,
     link: impl Fn(u32) -> Option<&'a AtomicU64>,

@@ -29,9 +29,8 @@
 //! things: marks with its number; and superblocks that it had in hands, which [`super::sweep`]
 //! finds at a moment when no living member is on a slow path ([`super::gate`]).
 //!
-//! **Who writes what.** All of the table but `inside` is written by the thread that has the pool's
-//! lock ([`Sharing::lock`]). The kernel of the operating system takes that lock from a dead
-//! process.
+//! **Writers.** The thread that has the pool's lock ([`Sharing::lock`]) writes all of the table but
+//! `inside`. The kernel of the operating system takes that lock from a dead process.
 //!
 //! ## Joining, under the lock
 //!
@@ -335,7 +334,7 @@ impl Members {
         &self.table().writer
     }
 
-    /// This member's place among those who read.
+    /// This member's place among the readers.
     pub(crate) fn own_place(&self) -> usize {
         usize::from(self.number) - 1
     }

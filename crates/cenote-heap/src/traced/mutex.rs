@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panicking thread left is whole: no code under these locks can stop half-way but by a
-    // failed assertion of this crate.
+    // A panicking thread leaves whole data: only a failed assertion of this crate can stop code
+    // under these locks half-way.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -49,7 +49,8 @@
 //! * No thread changes data while [`TracedHeap::mark_slice`] runs: a lock that writers take and it
 //!   does. It runs for as long as it is told; that is the longest wait of a writer.
 //! * No thread uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
-//! * What other pools lead to is passed to `mark_slice`; all of them are traced in the same way.
+//! * The caller passes the targets of other pools to `mark_slice`; all pools are traced in the same
+//!   way.
 //!
 //! # What it costs
 //!
@@ -155,7 +156,7 @@ impl<G: Backing> TracedHeap<G> {
     #[cold]
     #[inline(never)]
     pub(crate) fn record_freed(&self, addr: u64) {
-        // What is free or condemned already stays what it is: the caller will be refused.
+        // A block that is free or condemned already stays so: the caller will be refused.
         if let Some(recorder) = self.reclaim.recorder()
             && self.owner(addr).is_some_and(|block| block.addr == addr)
             && !planted(Bug::ReclaimMissesFree)

@@ -8,12 +8,12 @@
 //! the crash interrupted is made free again. All caches are dead afterwards: the heap gets another
 //! number, under which no thread has one.
 //!
-//! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and*
-//! marked. So no dangling pointer makes a value of a free block. Blocks that a free block's bytes
-//! lead to are reached all the same: that only keeps what is allocated anyway. Marks that were
-//! cleared are durable before recovery returns, so before their places are given out: a later loss
-//! of power brings none of them back, although a program may know the address and have put it into
-//! its data.
+//! Where marks are believed ([`TraceOptions::believe_marks`]), a block is allocated if it is
+//! reached *and* marked. So no dangling pointer makes a value of a free block. Blocks that a free
+//! block's bytes lead to are reached all the same: that only keeps what is allocated anyway. Marks
+//! that were cleared are durable before recovery returns, so before their places are given out: a
+//! later loss of power brings none of them back, although a program may know the address and have
+//! put it into its data.
 //!
 //! *Illegal marks* ([`super::adopt`], quarantine) are repaired here: such a block is allocated if
 //! it is reached and, where marks are believed, most bits of its mark say so. *A damaged root* may
@@ -187,7 +187,7 @@ impl<G: Backing> TracedHeap<G> {
         self.close_sweep();
         drop(tracer);
         reach(Step::AllRecovered);
-        // What was in caches, or held, is computed anew: all caches are dead from here on.
+        // Blocks that were in caches, or held, are computed anew: all caches are dead from here on.
         let number = next_number();
         self.number.store(number, Ordering::Release);
         self.free_number.store(number, Ordering::Release);

@@ -151,9 +151,9 @@ pub(super) fn holds_block(geometry: Geometry, start: u64) -> bool {
     size != 0 && start / size < cenote_layout::heap::blocks_of(size)
 }
 
-/// Stores a mark if it is what the caller says. The block is the caller's, so no other thread
-/// changes the mark meanwhile; of two that both say so one is wrong, and in debug builds always
-/// noticed.
+/// Stores a mark if the present one is as the caller says. The block is the caller's, so no other
+/// thread changes the mark meanwhile; of two that both say so one is wrong, and in debug builds
+/// always noticed.
 #[inline(always)]
 pub(crate) fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
     if cfg!(debug_assertions) {

@@ -11,7 +11,7 @@ use crate::block::{Block, Cancelled, Taking};
 use crate::error::{AllocError, FreeError};
 use cenote_layout::id::TypeId;
 
-/// What a transaction does with a block that was chosen, before it is given out.
+/// Called by the heap with a chosen block, before the block is given out: the transaction's part.
 type Before<'b> = &'b mut dyn FnMut(&Block) -> Result<Taking, Cancelled>;
 
 /// Allocates so many bytes at such an alignment.

@@ -42,8 +42,7 @@ pub struct TracedHeap<G: Backing = PoolBacking> {
     /// see [`super::reclaim`].
     pub(crate) free_number: AtomicU64,
     pub(crate) id: u64,
-    /// What a mark says of a block that a cache of this process has, or one of its transactions
-    /// holds.
+    /// The mark of a block in a cache or a transaction of this process.
     pub(crate) cached: u8,
     pub(crate) held: u8,
     pub(crate) writable: bool,
@@ -63,7 +62,7 @@ pub struct TracedHeap<G: Backing = PoolBacking> {
     /// that is being trimmed for free. Before `growth`.
     pub(crate) trimming: Mutex<()>,
     pub(crate) reclaim: ReclaimSlot,
-    /// What is to be added to an address in metadata, for a store ([`crate::stored`]).
+    /// The distance to add to an address in metadata, for a store ([`crate::stored`]).
     pub(crate) distance: usize,
     /// Where metadata are mapped a second time, if they are.
     pub(super) hidden: Option<HiddenWindow>,

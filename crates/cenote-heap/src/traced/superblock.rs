@@ -24,8 +24,8 @@
 //!
 //! Space of a free superblock may be given back to the file system: its descriptor says "hole" then
 //! ([`super::trim`]), before it is one, and the thread that takes it takes space first. One whose
-//! descriptor is invalid may be a hole too. What is behind the blocks of a superblock may be given
-//! back while it is in use: its state says "cut" then, and goes on to when it is free.
+//! descriptor is invalid may be a hole too. The space behind the blocks of a superblock may be
+//! given back while it is in use. Its state then says "cut", and still says so when it is free.
 //!
 //! A large block's superblocks all have descriptors: the head says how many there are, each tail
 //! its distance. They are written together, one fence. The head counts only if no later taking has
@@ -49,7 +49,7 @@
 //!
 //! Metadata may be guarded: read-only at the pool's address, and mapped a second time
 //! ([`super::guarding`]). Lines and marks that a [`PuddleHeap`] gives out lie where they are
-//! stored, and nothing keeps them. What is kept is where they are read: in [`PuddleLines`], in
+//! stored, and nothing keeps them. Kept addresses are those for reading: in [`PuddleLines`], in
 //! caches, in a [`crate::Block`].
 
 use super::anchor;
@@ -92,7 +92,7 @@ pub struct PuddleHeap {
     /// whose next writer will make them so, and where the state cannot be read
     /// ([`super::condemn`]).
     pub(crate) restores: bool,
-    /// What is to be added to an address in the metadata, for a store ([`crate::stored`]).
+    /// The distance to add to an address in the metadata, for a store ([`crate::stored`]).
     pub(crate) distance: usize,
     /// The second mapping, if there is one.
     pub(crate) guarded: Option<HiddenRange>,
@@ -168,8 +168,8 @@ impl PuddleHeap {
     /// yet (any call of the heap with an address in it changes that).
     ///
     /// # Safety
-    /// `slot` is what was loaded from the slot of a puddle of a pool with a traced heap, and that
-    /// heap is alive during `'a`.
+    /// `slot` was loaded from the slot of a puddle of a pool with a traced heap, and that heap is
+    /// alive during `'a`.
     #[inline]
     #[must_use]
     pub unsafe fn from_slot<'a>(slot: *mut ()) -> Option<&'a Self> {

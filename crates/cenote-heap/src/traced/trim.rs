@@ -81,8 +81,8 @@ pub struct TrimReport {
 impl<G: Backing> TracedHeap<G> {
     /// Gives the space of all free superblocks back to the file system. Blocks and addresses stay;
     /// an allocation that needs the space again takes it, or fails with
-    /// [`crate::AllocError::Full`]. What free blocks in superblocks take that have allocated ones
-    /// too, and the puddles' own metadata, stays.
+    /// [`crate::AllocError::Full`]. Free blocks in superblocks with allocated ones, and the
+    /// puddles' own metadata, keep their space.
     ///
     /// Other threads may allocate and free meanwhile. Free blocks in this thread's cache are given
     /// back before.
@@ -148,8 +148,8 @@ impl<G: Backing> TracedHeap<G> {
         report: &mut TrimReport,
     ) -> Result<u32, RecoverError> {
         let _trimming = lock(&self.trimming);
-        // What another process's sweep must not take for a dead member's is held inside the gate
-        // only.
+        // A superblock is held inside the gate only, so that no sweep of another process takes it
+        // for a dead member's.
         let _inside = self.enter()?;
         let end = puddle.superblocks().min(from + RUN_MAX);
         let mut start = from;

@@ -50,7 +50,7 @@ struct WearRequest {
 pub const WEAR_BLOCK_MAX: u64 = (WEAR_SIZE_MAX as u64 - 1) * WEAR_LINE;
 /// Largest alignment.
 const ALIGN_MAX: u64 = 2 << 20;
-/// What is left over is part of the block if it is less than that part of it.
+/// A rest smaller than 1/8 of the block becomes part of the block.
 const SLACK: u32 = 8;
 /// Pieces of what is left over.
 const PIECES: usize = 26;
@@ -181,7 +181,8 @@ impl<G: Backing> WearHeap<G> {
         let size = u64::from(taken.lines - 1) * WEAR_LINE;
         let mark = Mark { word, mask: COMMIT_BITS };
         before(&Block { addr, size, mark, type_id, has_ticket: true })?;
-        // What takes the block back is durable before anything says that it is allocated.
+        // The entry that takes the block back is durable before anything says that the block is
+        // allocated.
         if !planted(Bug::Wear(WearBug::EntryNotFenced)) {
             self.backing.fence();
         }

@@ -41,7 +41,7 @@ fn block_of(info: &BlockInfo, word: Option<NonNull<AtomicU64>>, has_ticket: bool
 }
 
 impl<G: Backing> WearHeap<G> {
-    /// Calls a function with puddle and first line of the block that was given out as that.
+    /// Calls `act` with the puddle and the first line of an allocated block.
     fn with_block<T>(
         &self,
         block: &Block,

@@ -48,7 +48,7 @@ impl<G: Backing> WearHeap<G> {
         }
     }
 
-    /// Looks at the header of a block, which is to say that; contains it if it does not.
+    /// Checks that a block's header still says "block". Puts its lines out of use if not.
     pub(crate) fn is_header_right(
         &self,
         state: &mut WearState,

@@ -1,28 +1,27 @@
 //! Reads segment tables and headers: of a puddle that is mapped ([`super::scan`]), and of one that
 //! no heap uses ([`super::image`]). Nothing is changed.
 //!
-//! **Damage.** Where a block should begin and no whole header stands, the lines behind are looked
-//! at, for the next header of an *allocated* block: one that says so is always right, because a
-//! free overwrites it. A free header may be one of an earlier time, inside the block whose header
-//! is damaged, and is not believed. If the size of the block is left in its header, its end is
-//! known.
+//! **Damage.** If a block's header is damaged, the reader goes to the next header of an allocated
+//! block. Such a header is always current, because a free overwrites it. A free header may be old
+//! and lie inside the damaged block, so the reader does not believe it. If the size of the block is
+//! left in its header, its end is known.
 
 use super::lines::LineSource;
 use cenote_layout::wear::{WearGeometry, WearLine, WearRecord};
 use cenote_medium::planted::{Bug, WearBug, planted};
 
-/// What a line of a segment table is, behind which chunks are in no segment yet.
+/// The table line of the next chunk that belongs to no segment yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableLine {
-    /// A segment of so many chunks begins.
+    /// A segment of this many chunks begins.
     Begins(u32),
-    /// The same, and the line does not say it: it is damaged.
+    /// The same, but the line is damaged and does not say so.
     Damaged(u32),
-    /// No segment begins any more. Whether a part of a line is there.
+    /// No further segment begins. True: a part of a line is there.
     End(bool),
 }
 
-/// The line of a table that says what begins with chunk `begun`, which is one of the puddle.
+/// Reads the table line of chunk `begun`.
 pub(crate) fn read_table_line(
     lines: &impl LineSource,
     geometry: &WearGeometry,

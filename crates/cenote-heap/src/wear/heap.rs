@@ -106,10 +106,9 @@ impl<G: Backing> WearHeap<G> {
         Ok(heap)
     }
 
-    /// Opens the heap of a pool as [`WearHeap::open`], and makes it if no program has: there are
-    /// zeros in all puddles, but perhaps in the page of the header. (A pool in shadowed mode that
-    /// was never psynced is so again after a loss of power.) Where the pool is open for reading
-    /// only, nothing is made, and the heap has no blocks.
+    /// Opens the heap, or makes it if all puddles hold zeros apart from the header's page. (After a
+    /// loss of power that is so in a pool in shadowed mode without a psync.) A pool that is open
+    /// for reading stays empty.
     ///
     /// # Errors
     /// As [`WearHeap::open`] and [`WearHeap::create`].

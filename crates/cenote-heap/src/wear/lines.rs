@@ -151,8 +151,8 @@ impl PuddleLines {
         true
     }
 
-    /// The word whose commit bits decide about the slot that says what a line says; or about the
-    /// one that is written next, if `next`.
+    /// The word with the commit bits of the line's current slot; with `next`, of the slot that is
+    /// written next.
     pub(crate) fn commit_word(&self, line: u32, next: bool) -> Option<NonNull<AtomicU64>> {
         let slot = match self.read(line) {
             WearLine::Says { slot, .. } => slot ^ usize::from(next),

@@ -16,10 +16,10 @@ pub type DamageCallback = Arc<dyn Fn(&WearDamage) + Send + Sync>;
 /// How a wear heap is made and used.
 #[derive(Clone)]
 pub struct WearOptions {
-    /// Milliseconds that a freed block waits before it is given out again. Of a heap that is made;
-    /// one that is there says so itself.
+    /// Milliseconds that a freed block waits. Used when a heap is made; an existing heap keeps its
+    /// own.
     pub wait_ms: u32,
-    /// Binary logarithm of the bytes of a chunk; 0: as the puddle size asks for. Of a heap that is
+    /// Binary logarithm of the bytes of a chunk; 0: by the size of the puddle. Used when a heap is
     /// made.
     pub chunk_log: u32,
     /// Key of the checks of a heap that is made; 0: a random one.

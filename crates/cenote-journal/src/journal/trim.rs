@@ -61,8 +61,8 @@ impl Journal {
         Ok(())
     }
 
-    /// What the background thread does: applies what is committed, and trims the half that is full,
-    /// until it is told to stop.
+    /// The background thread: applies committed records, and trims the half that is full, until it
+    /// is told to stop.
     pub fn work_in_background(&self) {
         let mut state = self.lock();
         // A header that could not be written is tried again when something has happened.
@@ -129,8 +129,8 @@ impl Journal {
             if self.lock().header.trimmed >= wanted {
                 return Ok(());
             }
-            // A psync runs. What is behind `wanted` does not matter, and a half that is full is
-            // trimmed even if psyncs never pause.
+            // A psync runs. Later records than `wanted` do not matter, and a full half is trimmed
+            // even if psyncs never pause.
             std::thread::sleep(core::time::Duration::from_millis(1));
         }
     }

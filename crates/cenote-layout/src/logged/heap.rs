@@ -1,4 +1,5 @@
-//! What a pool's root puddle says of its logged heap: how sub-heaps are laid out, and where.
+//! The header of a logged heap, in its pool's root puddle: the layout of sub-heaps, and their
+//! places.
 //!
 //! ```text
 //! | header, 4,096 | words, 4,096 | guard | roots, 16,384 | guard | of sub-heap 0 | guard | ...

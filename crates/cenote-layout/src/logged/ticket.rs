@@ -9,8 +9,8 @@
 //!
 //! Invariant: the entry ([`MicroEntry`](super::MicroEntry)) counts if it has the number of the
 //! word. Then the *mark* in the word says whether the block is allocated: ALLOCATED, or not. The
-//! mark is what the transaction's log names, as it names the marks of other heaps. The word lies in
-//! another cell than the entry, because changes cover the entry and not the word.
+//! transaction's log names the mark, as it names the marks of other heaps. The word lies in another
+//! cell than the entry, because changes cover the entry and not the word.
 
 use super::{CELL_SIZE, MICRO_SEQUENCE_BITS};
 use crate::checksum::{checksum, seed};

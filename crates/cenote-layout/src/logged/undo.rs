@@ -115,7 +115,7 @@ pub fn seal_of_contents(sequence: u64, contents: &[RawCell]) -> u64 {
     checked_seal(sequence, checksum(seed, contents.as_bytes()))
 }
 
-/// Whether a word is a seal of change `sequence`, whatever its cells hold now. Damage of a seal is
+/// Whether a word is a seal of change `sequence` for any contents of its cells. Damage of a seal is
 /// found so; it does not pass for a change that was broken off.
 #[must_use]
 pub fn is_seal(sequence: u64, word: u64) -> bool {

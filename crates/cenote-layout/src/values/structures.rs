@@ -1,4 +1,4 @@
-//! Checks that collections are what their headers say of themselves.
+//! Checks that collections are as their headers say.
 //!
 //! Safe code follows the links of a collection and believes its lengths without a check, because
 //! only transactions write them. After damage, and in an archive, any bytes may stand there. So
@@ -472,13 +472,13 @@ impl Values {
     }
 }
 
-/// Whether a block of a type of this name is what [`Structures::check`] looks at.
+/// Whether [`Structures::check`] looks at blocks of a type of this name.
 #[must_use]
 pub fn is_header(name: &str) -> bool {
     is_own(name) && constructor(name).ends_with("Header")
 }
 
-/// What is wrong with a block that cannot hold a value of its type: it is too small, or misplaced.
+/// The damage of a block that cannot hold a value of its type: it is too small, or misplaced.
 #[must_use]
 pub fn no_room(record: &TypeRecord, block: u64, size: u64) -> Option<InvalidValue> {
     let small = size < record.size && !record.repeats;

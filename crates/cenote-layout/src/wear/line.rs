@@ -185,7 +185,7 @@ fn whole(key: u64, place: u64, slot: usize, words: &SlotWords) -> Option<WholeSl
     Some(WholeSlot { version, record })
 }
 
-/// Whether every word of a slot is whole, of whatever version.
+/// Whether every word of a slot is whole, of any version.
 fn is_broken_off(key: u64, place: u64, slot: usize, words: &SlotWords) -> bool {
     let fits =
         |number: usize| versions(slot).any(|v| is_word(key, place, number, v, words[number]));

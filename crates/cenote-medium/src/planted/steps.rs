@@ -164,7 +164,7 @@ pub enum Step {
     LogRead,
     /// All of it is applied, and its range has not moved on.
     LogApplied,
-    /// What a block of a wear heap leaves over has its headers, and the block has none.
+    /// The rest behind a block of a wear heap has its headers, and the block has none.
     WearRestStored,
     /// The header that commits a change of a wear heap was stored.
     WearCommitted,

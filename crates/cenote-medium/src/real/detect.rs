@@ -2,8 +2,8 @@
 //!
 //! `statfs` tells the family. Whether flush and fence alone make a store durable is known for
 //! certain only from the kernel accepting a synchronous mapping (`MAP_SYNC`): it is tried on the
-//! superblock if there is one, else on a file without a name (`O_TMPFILE`), which vanishes whatever
-//! happens. A medium that is read-only gets no such file.
+//! superblock if there is one, else on a file without a name (`O_TMPFILE`), which vanishes in any
+//! case. A medium that is read-only gets no such file.
 
 use std::fs;
 use std::io;

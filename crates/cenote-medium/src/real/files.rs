@@ -1,8 +1,8 @@
 //! Files of a store directory, by names relative to its descriptor.
 //!
 //! Every name is opened with `openat` and follows no link: the store stays the one that was opened,
-//! whatever happens to the paths above it. Names in a directory that is held are opened from that
-//! one (`beneath`).
+//! also when paths above it change. Names in a directory that is held are opened from that one
+//! (`beneath`).
 //!
 //! The kernel reports a failed write-back once: to descriptors that were open when it failed, or to
 //! the next one that is opened, unless it forgot the inode meanwhile. So the descriptor that wrote
@@ -228,8 +228,8 @@ impl Files {
         let given = self.owner.give(op, name, &file, self.dir());
         if let Err(error) = given.and_then(|()| take_space(&file, len_bytes).map_err(failed)) {
             drop(file);
-            // If this fails too the file stays, without a record that names it; the first error is
-            // what matters.
+            // If this fails too the file stays, without a record that names it; the first error
+            // matters.
             let _ = rustix::fs::unlinkat(dir, path, AtFlags::empty());
             return Err(error);
         }

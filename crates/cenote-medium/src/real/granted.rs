@@ -7,7 +7,7 @@
 //! granted once more. Nothing can be created, read, written or synced by name: the owner of the
 //! files does that.
 //!
-//! What a mapping may be is decided by the descriptor: the kernel maps one that was opened for
+//! The descriptor decides the rights of a mapping: the kernel maps a file that was opened for
 //! reading for reading only.
 
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ impl GrantedMedium {
     }
 }
 
-/// The answer to whatever only the owner of the files can do.
+/// The answer to all that only the owner of the files can do.
 fn owners<T>(op: Operation, name: &str) -> Result<T> {
     Err(MediumError::Denied {
         op,

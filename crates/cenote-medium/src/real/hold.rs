@@ -6,8 +6,8 @@
 //! that nothing else has ([`cenote_sys::description_lock`]). What they exclude:
 //!
 //! * The *directory* is one inode for every path, symbolic link and bind mount that leads to it,
-//!   whatever became of the files in it. Where its file system has no locks on directories, there
-//!   is none.
+//!   also if the files in it change. Where its file system has no locks on directories, there is
+//!   none.
 //! * The *superblock* is one inode for every directory that it is linked into.
 //! * The directories of *puddles* and *primaries* are one inode each for every store that they are
 //!   mounted into ([`hold_dir`]). Each costs two opens and a lock, or an open if it is missing.

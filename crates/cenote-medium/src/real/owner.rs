@@ -1,7 +1,7 @@
 //! Whose new files are.
 //!
-//! The superuser may open a store of another user. What it makes there would be its own, with a
-//! mode that keeps the store's owner out. So a new file or directory gets owner and group of the
+//! The superuser may open a store of another user. Files that it makes there would be its own, with
+//! a mode that keeps the store's owner out. So a new file or directory gets owner and group of the
 //! store's directory, before anything leads to it, if this process may set them. If it may not:
 //!
 //! | process | store | a new file |

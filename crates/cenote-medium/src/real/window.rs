@@ -1,6 +1,6 @@
 //! Windows of address space and the mappings in them.
 //!
-//! A mapping replaces whatever lies at its address. That is sound only inside address space that
+//! A mapping replaces all that lies at its address. That is sound only inside address space that
 //! this medium reserved for it, so every range is first looked up in a fixed table of windows. The
 //! table is read with atomic loads only, because [`map`] runs in signal handlers.
 

@@ -1,7 +1,7 @@
 //! The bytes of a simulated file: sparse pages, shared until they are written.
 //!
 //! Invariant: a page that is absent is all zero, and bytes beyond the last page are zero. So two
-//! contents that read alike hash alike, whatever pages they happen to own. Cloning costs one
+//! contents that read alike hash alike, also if they own different pages. Cloning costs one
 //! reference count per page that is there; writing copies the pages that it touches and no others.
 //! That makes a crash image cost what it changes.
 

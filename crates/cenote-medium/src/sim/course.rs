@@ -1,4 +1,4 @@
-//! What planted faults make of a call to the simulated medium, and the errors of calls.
+//! Applies planted faults to calls of the simulated medium, and makes the errors of calls.
 
 use super::fault::{FaultEffect, FaultPoint, Rest};
 use super::live::Live;

@@ -7,7 +7,7 @@
 //!   all that can be lost. Values of a unit differ from each other: different choices are different
 //!   states.
 //! * An image shares every page with the state except those that its choice changes: making one
-//!   costs a few microseconds whatever the size of the files.
+//!   costs a few microseconds for files of any size.
 //! * Names that no directory leads to, and files that no name leads to, are not in an image.
 //! * Pages without space are no unit: an image of a loss of power has every hole that it may have,
 //!   which is the worst state that it may be in.

@@ -81,7 +81,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault that hits call number `skip` (from 0) of this kind, once, whatever the file.
+    /// A fault that hits call number `skip` (from 0) of this kind, once, in any file.
     #[must_use]
     pub fn once(point: FaultPoint, skip: u64, effect: FaultEffect) -> Self {
         Self { point, name: String::new(), skip, effect, repeats: false }

@@ -3,9 +3,9 @@
 //!
 //! Invariants:
 //!
-//! * The content kept for a file is what the last event saw. Mapped memory is compared with it,
-//!   page by page, at every event; words that differ become a [`Event::Stores`] of their own
-//!   *before* the event, so that a crash between the stores and the event is a crash point too.
+//! * The content kept for a file is that of the last event. Mapped memory is compared with it, page
+//!   by page, at every event; words that differ become a [`Event::Stores`] of their own *before*
+//!   the event, so that a crash between the stores and the event is a crash point too.
 //! * A file is mapped writable at most once, so mapped memory and content cannot disagree about
 //!   whose bytes count.
 //! * An address outside every mapping of this simulation is never read: it may be other code's.

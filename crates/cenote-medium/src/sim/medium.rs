@@ -1,7 +1,7 @@
 //! [`SimMedium`]: making simulations, taking crash states from them, planting faults.
 //!
-//! Invariant: whatever a test asks here leaves the simulation as it is, except for the faults that
-//! it plants and the history that it tells to be forgotten.
+//! Invariant: a test's questions leave the simulation as it is. Only planted faults and a request
+//! to forget history change it.
 
 use super::content::WORD;
 use super::crash::{CrashKind, CrashState, Image};
@@ -107,9 +107,9 @@ impl SimMedium {
         Self::start(Live::new(&BTreeMap::new(), Origin { options, boot, mounting: 1 }))
     }
 
-    /// What the next opener finds after a crash: the image's files, no mappings, no locks; the boot
-    /// id of before if only the process died. It records a history of its own, so that crashes
-    /// of the recovery can be made.
+    /// The medium that the next opener finds after a crash: the image's files, no mappings, no
+    /// locks; the boot id of before if only the process died. It records a history of its own, so
+    /// that crashes of the recovery can be made.
     ///
     /// # Panics
     /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
@@ -141,8 +141,8 @@ impl SimMedium {
         begun
     }
 
-    /// What is durable and what is undecided now, to begin the history of another simulation with
-    /// that has come to the same place.
+    /// The durable and the undecided bytes of now. The history of another simulation, which has
+    /// come to the same place, can begin with them.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut history = self.core.live().history();
@@ -162,8 +162,8 @@ impl SimMedium {
         Walk { history: self.core.live().history(), started: false, power: true }
     }
 
-    /// [`SimMedium::walk`] for those who look at crashes of processes alone: the states have no
-    /// units, which makes them cheaper by half.
+    /// [`SimMedium::walk`] for crashes of processes alone: the states have no units, which makes
+    /// them cheaper by half.
     #[must_use]
     pub fn walk_of_processes(&self) -> Walk {
         Walk { history: self.core.live().history(), started: false, power: false }
@@ -213,9 +213,9 @@ impl SimMedium {
         self.trace_len() + 1
     }
 
-    /// What a crash may leave after the first `events` events (or all, if there are fewer). Costs
-    /// as much as the history before it is long: [`SimMedium::explore`] walks many states at
-    /// the cost of one.
+    /// The states that a crash may leave after the first `events` events (or all, if there are
+    /// fewer). Costs as much as the history before it is long: [`SimMedium::explore`] walks many
+    /// states at the cost of one.
     #[must_use]
     pub fn state_after(&self, events: usize) -> CrashState {
         let mut history = self.core.live().history();
@@ -390,7 +390,7 @@ impl SimMedium {
     }
 }
 
-/// What is durable and what is undecided at one moment; see [`SimMedium::snapshot`].
+/// The durable and the undecided bytes at one moment; see [`SimMedium::snapshot`].
 #[derive(Clone)]
 pub struct Snapshot {
     model: MediumModel,

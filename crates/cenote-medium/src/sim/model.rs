@@ -1,4 +1,5 @@
-//! What a crash may leave: the fault model, as a pure state machine over a recorded history.
+//! The fault model: the states that a crash may leave, as a pure state machine over a recorded
+//! history.
 //!
 //! For every file the model keeps its *floor*, what is certainly durable, and for every *undecided*
 //! unit all values that it had since, oldest first. Invariants:
@@ -126,7 +127,7 @@ pub(crate) enum Event {
 
 impl Event {
     /// Whether every image that is possible before this event is also possible after it, to the
-    /// same requirements. That is so for whatever makes nothing durable.
+    /// same requirements. That is so for all events that make nothing durable.
     pub(crate) const fn only_adds_images(&self) -> bool {
         !matches!(
             self,
@@ -285,7 +286,8 @@ impl File {
             self.stale_tail = true;
             Arc::make_mut(&mut self.latest).cut(len);
         } else if self.stale_tail {
-            // What was cut off reads as zero now, and is zero on the medium once it is synced.
+            // A part that was cut off reads as zero now, and is zero on the medium once it is
+            // synced.
             for sector in old / SECTOR as u64..len.div_ceil(SECTOR as u64) {
                 self.split(sector);
                 for word in sector * SECTOR_WORDS..(sector + 1) * SECTOR_WORDS {

@@ -123,7 +123,7 @@ impl SimWindow {
     }
 
     /// Takes memory that an earlier simulation left at exactly this range, if it is shared or need
-    /// not be, and makes it writable; its contents are anything. Whatever else was left there is
+    /// not be, and makes it writable; its contents are anything. All else that was left there is
     /// gone afterwards.
     pub(crate) fn take_idle(
         &mut self,
@@ -149,7 +149,7 @@ impl SimWindow {
         found
     }
 
-    /// Takes away whatever an earlier simulation left, so that touching it faults.
+    /// Takes away all that an earlier simulation left, so that touching it faults.
     pub(crate) fn clear_idle(&mut self) {
         self.idle.drain(..).for_each(|range| range.give_back());
     }

@@ -22,15 +22,14 @@
 //! # The argument
 //!
 //! *No store of a writer is lost or ends the process.* The word counts the writer before its first
-//! store. Whatever the rights are then, the store goes through, or faults; the fault finds the
-//! writer and opens the page, however often it was closed meanwhile. No right decides, only the
-//! count does.
+//! store. With any rights, the store goes through or faults. The fault finds the writer and opens
+//! the page, however often it was closed meanwhile. No right decides, only the count does.
 //!
 //! *A page that has no writer closes.* The writer that leaves last sees the page open, or no store
-//! has opened it. It sets *queued*, and who sets that bit makes a request. A batch takes the bit
-//! first. If it finds a writer, it leaves the page: that writer sets the bit again. Else one
-//! exchange clears the whole word, and the page is made read-only after that. A writer that comes
-//! in between faults, which opens the page.
+//! has opened it. It sets *queued*, and the thread that sets the bit makes a request. A batch takes
+//! the bit first. If it finds a writer, it leaves the page: that writer sets the bit again. Else
+//! one exchange clears the whole word, and the page is made read-only after that. A writer that
+//! comes in between faults, which opens the page.
 //!
 //! *Two owners.* This is one owner of the page ([`crate::Owner`]): psync tracking beside it denies
 //! stores until it has noted them, and neither opens what the other one denies. A resolver that
@@ -160,9 +159,9 @@ impl DeferredRange {
         offset < self.range().len() && self.words().has_writer((offset / PAGE) as u64)
     }
 
-    /// What a fault handler does about a store to `address`: opens the page if it has a writer.
-    /// Whether the page is writable now: not if another owner denies it. `false` of a page without
-    /// a writer: a stray write. Async-signal-safe.
+    /// Resolves a fault of a store to `address`: opens the page if it has a writer. Whether the
+    /// page is writable now: not if another owner denies it. `false` of a page without a writer: a
+    /// stray write. Async-signal-safe.
     #[must_use]
     pub fn allow(&self, address: usize) -> bool {
         self.allow_by(address, mappings::fineness())

@@ -1,4 +1,4 @@
-//! What a daemon answers: replies, what they list, and why a request is refused.
+//! The answers of a daemon: replies, the items that they list, and the reasons of refusals.
 
 use crate::clients::ClientItem;
 use cenote_layout::catalog::{ObjectRecord, PoolRecord, PuddleRecord};
@@ -114,7 +114,7 @@ pub enum Refusal {
     PoolInUse,
     /// Another client has it, and one of the two writes.
     PoolBusy {
-        /// Who.
+        /// The user of the pool, in words.
         by: String,
     },
     /// Its permissions do not allow it.
@@ -170,7 +170,7 @@ pub enum Refusal {
     ObjectDenied {
         /// What.
         what: String,
-        /// Who asked.
+        /// The user that asked.
         uid: u32,
         /// The bits.
         mode: u32,
@@ -213,7 +213,7 @@ pub enum Refusal {
     PoolHeld {
         /// The pool.
         name: String,
-        /// Who has it.
+        /// The user of the pool, in words.
         by: String,
     },
     /// The window has no room.

@@ -15,9 +15,9 @@
 //! another one, and none is looked at: then the cost is that of a copy.
 //!
 //! A pool that is protected at rest goes as it lies there, sealed: no key is needed, and the
-//! archive holds nothing that the files do not. What is in it is looked at only if the store was
-//! opened with a key, which has to be the pool's then; without it all types of the store are taken
-//! along, and where its pointers lead is not known.
+//! archive holds nothing that the files do not. Its contents are read only if the store was opened
+//! with a key, which then has to be the pool's. Without a key the export takes all types of the
+//! store, and does not know where the pool's pointers lead.
 
 use super::scan::{
     Body, FoundReferences, PuddleScan, ScanWorld, closure, described_apart, is_zero,
@@ -316,8 +316,8 @@ fn puddle_entry(puddle: &PuddleRecord) -> PuddleEntry {
 
 /// A pool whose files are the truth, or why it is none.
 fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ArchivingError> {
-    // What a crash left and this session could not put right in the files; a session that may write
-    // has.
+    // Leases that a crash left, and that this session cannot end. A session that may write has
+    // ended them.
     let left =
         |lease: &LeaseRecord| lease.pool == id && lease.writable && lease.client != store.client();
     if !store.is_writable() && store.lease_records().iter().any(left) {

@@ -8,8 +8,8 @@
 //! and **the catalog's batch commits**. An import that ends before that leaves files that
 //! the catalog does not know: they are removed at once, or by the next writable open.
 //!
-//! An archive is believed as far as its checksums and the rules of its types go. What else is in
-//! the blocks is its author's: lengths, texts, and which of a node's places are in use. So an
+//! An archive is believed as far as its checksums and the rules of its types go. Other contents of
+//! the blocks are the author's: lengths, texts, and which of a node's places are in use. So an
 //! archive is imported from an author whose store would be opened.
 
 use super::{ArchivingError, OnArchiving, Stale, check_values, tell};

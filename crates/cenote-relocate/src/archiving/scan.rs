@@ -1,5 +1,5 @@
-//! What is in a heap puddle, read from its file, or from an open pool that is protected at rest:
-//! which types its blocks have, and which of its pointers lead to other pools.
+//! Scans a heap puddle, by its file, or by an open pool that is protected at rest: for the types of
+//! its blocks, and for pointers to other pools.
 //!
 //! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type
 //! lie, marks which of them are allocated (of other heaps a list of the pool's blocks says both),

@@ -103,7 +103,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
     Err(ArchivingError::Values { pool: found.pool, count, first })
 }
 
-/// What breaks rules in one puddle of any content: for tests, which have no archive.
+/// The broken rules in one puddle of any content: for tests, which have no archive.
 ///
 /// # Errors
 /// What `read` says.

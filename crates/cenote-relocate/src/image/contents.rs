@@ -1,5 +1,5 @@
-//! What an image holds: where blocks of which type lie in it, and which of them are allocated. Each
-//! kind of heap says that in its own way.
+//! The contents of an image: places and types of blocks, and which of them are allocated. Each kind
+//! of heap says that in its own way.
 
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
@@ -36,7 +36,7 @@ pub(super) struct Contents {
 }
 
 impl Extent {
-    /// Whether the contents of a block are needed; `all`: of each, whatever its mark says.
+    /// Whether the contents of a block are needed; `all`: of each block, marked or not.
     pub(super) fn is_kept(&self, image: &[u8], number: usize, all: bool) -> bool {
         match self.marks {
             Marks::Bytes(at) => all || image.get(at + number).is_some_and(|mark| is_kept(*mark)),

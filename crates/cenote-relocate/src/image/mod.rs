@@ -433,8 +433,8 @@ fn is_repeatable(record: &TypeRecord) -> bool {
 }
 
 /// Rewrites the blocks of an extent whose values have native pointers at fixed places and no
-/// others, which is what most blocks are. How many there are, and how many pointers have another
-/// value now; `None`, and nothing is done, if they are not of that kind or do not lie in the image.
+/// others. Most blocks are such. How many there are, and how many pointers have another value now;
+/// `None`, and nothing is done, if they are not of that kind or do not lie in the image.
 fn rewrite_native(
     image: &mut [u8],
     extent: &Extent,

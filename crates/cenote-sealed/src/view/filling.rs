@@ -143,7 +143,7 @@ impl ViewInner {
     /// Fills pages that are closed, and leaves them so; the caller opens them all.
     pub(super) fn fill_closed(&self, pages: Pages) -> Result<(), SealedError> {
         let mut at = pages.start;
-        // What is loaded is not read again: it may hold stores, and reading it may fail.
+        // A loaded page is not read again: it may hold stores, and reading it may fail.
         while let Some(first) = (at..pages.end).find(|page| !self.states().loaded.has(*page)) {
             at = (first..pages.end)
                 .find(|page| self.states().loaded.has(*page))

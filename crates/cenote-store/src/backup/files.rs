@@ -340,7 +340,7 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
     let inside = |store: &Path| parent.canonicalize().is_ok_and(|parent| parent.starts_with(store));
     if store.canonicalize().is_ok_and(|store| inside(&store)) {
         return Err(StoreError::Backup {
-            detail: format!("{} is inside the store: name one outside of it", target.display()),
+            detail: format!("{} is inside the store: name one outside it", target.display()),
         });
     }
     let prefix = format!(".{name}{MARK}");

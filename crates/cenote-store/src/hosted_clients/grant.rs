@@ -115,7 +115,7 @@ impl<'a> Wanted<'a> {
         self.record.mode == PoolMode::Shadowed
     }
 
-    /// Refuses a pool whose values may not be whole, or whose heap a reader cannot use yet.
+    /// Refuses a pool if its values may not be whole, or if a reader cannot use its heap yet.
     fn refuse_unready(&self, control: &Control) -> Result<(), StoreError> {
         let (state, id, name) = (&control.catalog.state, &self.id, self.name);
         if state.not_covered.contains(id) {
@@ -146,7 +146,7 @@ impl<'a> Wanted<'a> {
         if control.pools.contains_key(&id) || control.held().exclude(id, self.access) {
             return Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() });
         }
-        // After a loss of power one of those who will share it traces it, alone.
+        // After a loss of power one of its future sharers traces it, alone.
         let trace_due = state.trace_due.contains(&id);
         let excludes = |other: Uuid, writes: bool| match self.access {
             Access::ReadOnly => writes,

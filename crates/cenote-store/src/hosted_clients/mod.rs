@@ -142,8 +142,8 @@ impl Store {
         self.inner().control().catalog.state.pools.get(&pool).map(|pool| pool.uid)
     }
 
-    /// What a user has in the store, in puddles and their bytes: pools and objects that belong to
-    /// it, and logs of its processes that are there.
+    /// The puddles of a user and their bytes: of its pools and objects, and of the logs of its
+    /// processes.
     #[must_use]
     pub fn use_of(&self, uid: u32) -> (u64, u64) {
         let control = self.inner().control();
@@ -180,8 +180,8 @@ impl Store {
         find(&self.inner().control(), name)
     }
 
-    /// Who has a pool that a client has: the processes by name, those whose end is not done with
-    /// among them.
+    /// The processes that have a client's pool, by name. Processes that have ended, and whose logs
+    /// are not replayed, are among them.
     ///
     /// # Errors
     /// The client does not have the pool.
@@ -212,7 +212,7 @@ impl Store {
         self.remove_pool_of(name, Some((client, credentials)))
     }
 
-    /// Changes a pool's owner, group or mode, durably. Those who have the pool open keep it.
+    /// Changes a pool's owner, group or mode, durably. Clients that have the pool open keep it.
     ///
     /// # Errors
     /// There is no such pool; the caller is not its owner, or gives it away without being the

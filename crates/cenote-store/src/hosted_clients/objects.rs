@@ -1,9 +1,9 @@
 //! Attaches objects of a daemon's store for its clients, and detaches them (PMO-2, PUD-13).
 //!
-//! What holds at any time: before a client has an object's file, a record says that the client has
-//! the object attached, and whether for writing; one client writes an object, or any number read
-//! it. The record outlives the daemon, so that the next daemon knows which clients may still read
-//! the object. It ends when the client ends or detaches the object.
+//! Invariant: before a client has an object's file, a record says that the client has the object
+//! attached, and whether for writing; one client writes an object, or any number read it. The
+//! record outlives the daemon, so that the next daemon knows which clients may still read the
+//! object. It ends when the client ends or detaches the object.
 //!
 //! The crates above this one decide what is in an object and how a psync changes it, and that a
 //! client gets the file for reading only.
@@ -51,7 +51,7 @@ fn bad(detail: &str) -> StoreError {
 }
 
 impl Control {
-    /// Who has an object beside this client, such that it excludes this use of it.
+    /// The user of an object that excludes this client's use of it.
     fn object_holder(
         &self,
         object: Uuid,
@@ -244,7 +244,7 @@ impl Store {
         Ok(info.id())
     }
 
-    /// Changes an object's owner, group or mode, durably. Those who have it attached keep it.
+    /// Changes an object's owner, group or mode, durably. Clients that have it attached keep it.
     ///
     /// # Errors
     /// [`StoreError::ObjectUnknown`]; [`StoreError::ObjectDenied`]: the caller is neither its owner

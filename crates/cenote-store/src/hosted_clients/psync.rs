@@ -37,8 +37,8 @@ impl Store {
         self.grant_named(text(&primary_name(puddle.uuid)), false)
     }
 
-    /// Psyncs puddles of pools in shadowed mode that a client writes: one record, whatever pools
-    /// they are of. Other clients go on meanwhile.
+    /// Psyncs puddles of pools in shadowed mode that a client writes: one record for all of their
+    /// pools. Other clients go on meanwhile.
     ///
     /// # Errors
     /// The client does not write a pool, or that is in direct mode; the transfer makes no sense; as

@@ -1,4 +1,4 @@
-//! Guards of this session's log space and logs (POS-3): a stray store finds them read-only.
+//! Guards of this session's log space and logs (POS-3): a stray write finds them read-only.
 //!
 //! Only the writers of logs, and [`crate::kernel::logs`], store there. They do so through a second
 //! mapping of the puddle at a random address ([`cenote_protect::Guards`]); memory holds its
@@ -24,8 +24,9 @@ use cenote_medium::planted::{Bug, GuardBug, planted};
 use cenote_protect::{Guards, Protection, RangeKind};
 
 impl Inner {
-    /// Guards a puddle that this session has mapped for its logs, and that no code uses yet. What
-    /// is to be added to an address in it, wrapping around, for a store; 0 where it is not guarded.
+    /// Guards a puddle that this session has mapped for its logs, and that no code uses yet. The
+    /// distance to add to an address in it, wrapping around, for a store; 0 where it is not
+    /// guarded.
     pub(crate) fn guard_logs(&self, control: &mut Control, puddle: &Puddle) -> usize {
         let twice = self.info.kind != MediumKind::Simulated;
         if !twice || !self.options.guards || planted(Bug::Guard(GuardBug::LogsOpen)) {

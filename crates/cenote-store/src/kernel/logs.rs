@@ -14,7 +14,7 @@
 //! fence that makes it durable is that of the log's first undo entry or seal, which comes before
 //! anything that needs the log. Should it be lost, the entry names its segment all the same; what
 //! it adds is that from then on an entry whose checksum does not fit is damage, and not a write
-//! that was cut short. An entry before one that is written was completed, whatever its state says.
+//! that was cut short. An entry before one that is written was completed, with any state.
 //!
 //! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of
 //! earlier sessions, once recovery is done with them, are spare: they keep their records, and are

@@ -16,7 +16,7 @@
 //! | `store/` | an open store: its state, and changes of the catalog |
 //! | `pools/` | pools, their leases, and new puddles |
 //! | `directory/` | a store's directory is formatted, and locked |
-//! | `log_guards` | stray stores do not reach them |
+//! | `log_guards` | stray writes do not reach them |
 //! | `logs` | logs of this session, and their log space |
 
 pub(crate) mod catalog;

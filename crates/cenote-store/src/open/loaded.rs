@@ -175,7 +175,7 @@ impl Loaded {
         let place =
             relocate::window::reserve(&*medium, block.store, home, (&options, writable), stays)?;
 
-        // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
+        // From here on `Inner` owns the window and the lock, and gives both back in any case.
         let durability = options.durability.unwrap_or(info.durability);
         let simulated = info.kind == MediumKind::Simulated;
         let frontier = LazyRewrite::new(

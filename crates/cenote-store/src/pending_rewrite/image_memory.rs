@@ -2,10 +2,10 @@
 //!
 //! A page of such a file may be lost after it was had: the kernel drops it and cannot read it
 //! again, or another program cuts the file short. The fault handler notes that and puts memory in
-//! the page's place that goes to no file. Who has used the image asks for the note
-//! ([`ImageMemory::intact`]) before anything relies on what was read or stored there. The memory is
-//! filled with a byte that is no mark, no description and no pointer, so that a rewriter finds
-//! nothing there to follow.
+//! the page's place that goes to no file. The user of the image asks for the note
+//! ([`ImageMemory::intact`]) before anything relies on bytes that were read or stored there. The
+//! memory is filled with a byte that is no mark, no description and no pointer, so that a rewriter
+//! finds nothing there to follow.
 
 use cenote_layout::heap::LOST_BYTE;
 use cenote_medium::planted::{Bug, planted};

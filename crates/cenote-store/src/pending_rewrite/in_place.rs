@@ -128,8 +128,8 @@ impl<'a> InPlace<'a> {
     }
 }
 
-/// Whether a page is what a crash leaves of writing the second of these headers over the first:
-/// each word is that of one of them.
+/// Whether a crash can have left this page while the second of these headers was written over the
+/// first: each word is that of one of them.
 pub(crate) fn is_begun(page: &[u8], old: &PuddleHeader, new: &PuddleHeader) -> bool {
     let words = page
         .chunks_exact(8)

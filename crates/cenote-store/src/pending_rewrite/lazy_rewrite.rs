@@ -109,8 +109,8 @@ pub(crate) struct LazyRewrite {
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
     sum: Mutex<Rewritten>,
-    /// What recovery made of puddles in private memory, in a store that is open for reading at a
-    /// distance: their images are made of it, and not of their files.
+    /// Recovered puddles in private memory, in a store that is open for reading at a distance:
+    /// their images are made of these, and not of their files.
     pub(crate) held: Mutex<BTreeMap<Uuid, Image>>,
     /// What the journal lays over protected puddles in such a store.
     pub(crate) patches: OnceLock<Patches>,
@@ -169,8 +169,8 @@ impl LazyRewrite {
         }
     }
 
-    /// What lets touches wait, those inside system calls, too: a process that may not have that is
-    /// better off with the signal, which needs no thread.
+    /// Lets touches wait, also those inside system calls. A process that may not have userfaultfd
+    /// is better off with the signal, which needs no thread.
     fn touch(&self) -> Option<&FirstTouch> {
         let open = || FirstTouch::open().ok().filter(FirstTouch::helps_system_calls);
         self.touch.get_or_init(open).as_ref()

@@ -162,7 +162,7 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Of a puddle without blocks, of whatever kind the heap is.
+    /// Of a puddle without blocks, for every kind of heap.
     pub(crate) fn expect_no_blocks(&mut self) {
         self.blocks = Some(Arc::default());
     }
@@ -257,7 +257,7 @@ impl Inner {
         // SAFETY: as above.
         unsafe { puddle.as_ref() }
             .set_pending(Job { work, pending, shadowed, sealing: None, hosting }, &pool);
-        // Who hosts maps no pools, so no thread of its own touches one.
+        // A process that hosts maps no pools, so no thread of its own touches one.
         if self.options.hosting.is_none() {
             self.frontier().expect(puddle);
         }
@@ -314,8 +314,8 @@ impl Inner {
         Ok(pending)
     }
 
-    /// What is wrong with the file that kept psyncs of a puddle are written into, if it has moved:
-    /// it has to be as it was before.
+    /// Checks the file of a puddle that has moved, before its kept psyncs are written into it: it
+    /// has to be as it was before.
     pub(crate) fn problem_of_old(
         &self,
         state: &CatalogState,

@@ -7,20 +7,20 @@
 //! puddle.
 //!
 //! *Why it stays true of them:* no instruction stores into a puddle that is pending, and the answer
-//! is of the moment from which on it was not stored into, or later. What the heap changes in its
-//! metadata meanwhile is of blocks that it gives out or takes back; a block that was given out is
-//! stored into, and for that the puddle is rewritten first. So a puddle that is rewritten late has
+//! is of the moment from which on it was not stored into, or later. Meanwhile the heap changes
+//! metadata only of blocks that it gives out or takes back. A program stores into a block that was
+//! given out, and for that the puddle is rewritten first. So a puddle that is rewritten late has
 //! the old values of some blocks that are free, which nothing reads.
 //!
 //! *Metadata that are pending themselves* are read as they are: addresses are in no byte of them.
 //! Rewriting their puddle changes its header, and in the root puddle roots. So any order is right,
-//! and so is what a crash leaves: each puddle is old or new, and the next opener of the pool asks
-//! again. States of a puddle, and the store that commits, are those of the module above.
+//! and a crash does no harm: each puddle is old or new, and the next opener of the pool asks again.
+//! States of a puddle, and the store that commits, are those of the module above.
 //!
 //! *What is unfinished.* Logs of transactions have ended before a puddle is pending, or its pool
 //! waits for them. A change of the heap that a crash broke off, and the tickets of its
-//! transactions, stay as they are in the puddles, wherever these go: the answer is what the next
-//! opener of the heap makes of them.
+//! transactions, stay as they are in the puddles, wherever these go: the answer is that of the next
+//! opener of the heap.
 //!
 //! *Damage.* If one cell of a logged heap is damaged, or the header of a wear heap, the answer is
 //! that, with the place of the cell. Nothing is copied or moved then, and a pool that has moved is
@@ -102,14 +102,14 @@ impl Inner {
         Ok(FileHandle::open(&self.medium, text(&name))?.read_exact_at(offset, bytes)?)
     }
 
-    /// Refuses a pool whose files are to be copied, or moved, and whose heap is damaged.
+    /// Refuses a copy or a move of a pool with a damaged heap.
     pub(crate) fn refuse_damaged_heap(
         &self,
         control: &Control,
         pool: PoolId,
     ) -> Result<(), StoreError> {
         let apart = Self::is_described_apart(control, pool);
-        // What is sealed cannot be read without its key: who opens the copy sees the damage.
+        // Sealed files cannot be read without their key: the opener of the copy finds the damage.
         if !apart || self.frontier().options.rewriter.is_none() {
             return Ok(());
         }

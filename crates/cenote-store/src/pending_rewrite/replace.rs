@@ -177,8 +177,8 @@ impl<'a> NewFile<'a> {
         Ok(Self { medium, dir, name, fresh: text(&fresh).to_owned() })
     }
 
-    /// What `source` holds, to be changed: in this file, or in memory if that cannot be; then it is
-    /// to be written.
+    /// The contents of `source`, to be changed: in this file; or in memory, if that is not
+    /// possible, and then they are to be written.
     pub(crate) fn image(&self, source: &FileHandle, len: u64) -> Result<Image, MediumError> {
         let target = self.open()?;
         let in_file = if self.is_named() { None } else { Image::in_file(source, &target, len)? };

@@ -7,7 +7,7 @@ use cenote_medium::MediumError;
 
 /// Why recovery cannot use a log, a log space or a puddle.
 pub(super) enum Problem {
-    /// What is in its file, or an error that is about this file: it waits, and its pools with it.
+    /// Damage in its file, or an error of this file: it waits, and its pools with it.
     File(String),
     /// An error that says nothing of the file: recovery fails.
     Medium(MediumError),

@@ -68,7 +68,7 @@ impl<'a> Replaying<'a> {
     ) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
         let verdict = self.client(client, CrashKind::Process, report);
         let own = self.own_logs(client);
-        // Whatever became of it.
+        // Also after a failure.
         self.finish()?;
         Ok((verdict? == Verdict::Done).then_some(own?))
     }

@@ -28,8 +28,8 @@
 //!   fault for its socket.
 //!
 //! So a pending puddle was never mapped since it moved, as in an embedded store. The rewriter sees
-//! bytes that clients have written, and nothing else: it is given a private image, whatever becomes
-//! of the file meanwhile.
+//! bytes that clients have written, and nothing else: it gets a private image, so changes of the
+//! file meanwhile do no harm.
 //!
 //! # An import
 //!
@@ -333,8 +333,8 @@ impl Store {
         Ok(())
     }
 
-    /// What a client's request of that token has made, if that was its last one that made pools: as
-    /// many as it says.
+    /// The pools that a client's request of that token has made, if that was its last one that made
+    /// pools: as many as it says.
     #[must_use]
     pub fn client_made(&self, client: Uuid, token: Uuid, pools: u64) -> Option<Imported> {
         let control = self.inner().control();

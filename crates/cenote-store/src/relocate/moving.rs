@@ -140,11 +140,11 @@ impl Store {
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 
-    /// Makes a copy of a pool under another name, in this store, whatever is in it: its pointers
-    /// are rewritten when they are first touched. Of a pool that is protected at rest its sealed
-    /// files are copied, for which no key is needed; the copy has the original's key until it
-    /// is given another, and is sealed under new data keys when it is first touched. Pointers into
-    /// other pools stay. Durable on return.
+    /// Makes a copy of a pool of any contents under another name, in this store: its pointers are
+    /// rewritten when they are first touched. Of a pool that is protected at rest its sealed files
+    /// are copied, for which no key is needed; the copy has the original's key until it is given
+    /// another, and is sealed under new data keys when it is first touched. Pointers into other
+    /// pools stay. Durable on return.
     ///
     /// # Errors
     /// As [`Store::quiescent_pool`] and [`Store::begin_import`]; a full disk. There is no copy

@@ -18,7 +18,7 @@ const PIECES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct RemoteImport {
     number: u64,
-    /// What is still to be sent, all of one slot: offset and length of stretches, and their bytes.
+    /// Stretches that are still to be sent, all of one slot: offset, length and bytes.
     slot: usize,
     pieces: Vec<(u64, u32)>,
     bytes: Vec<u8>,

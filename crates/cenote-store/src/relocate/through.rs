@@ -57,7 +57,7 @@ impl Store {
         loop {
             let first = puddles.last().map_or(0, |(last, _)| last.index + 1);
             let (page, more) = connection.daemon.page_of_puddles(record.id, first)?;
-            // Whatever it sends, this ends.
+            // The loop ends with any answer of the daemon.
             let goes_on = page.iter().any(|granted| granted.record.index >= first);
             let named = |granted: Granted| {
                 (granted.record, text(&file_name(granted.record.uuid)).to_owned())

@@ -27,7 +27,7 @@
 //! # A puddle that is pending already
 //!
 //! Its pointers are those of before an earlier relocation. It becomes pending of *both*: the
-//! earlier moves, each led on by the distance, and the distance for whatever else leads into the
+//! earlier moves, each led on by the distance, and the distance for all else that leads into the
 //! home window ([`and_window`], which has the argument for puddles that were being rewritten in
 //! their files). So a window may move again and again before a puddle is touched.
 //!
@@ -43,11 +43,11 @@
 //! # What waits
 //!
 //! *A puddle that is pending holds what it held at home, and its header says where that was.* So
-//! whatever speaks of addresses at home stays true of it, as long as it is not rewritten:
+//! all records of addresses at home stay true of it, as long as it is not rewritten:
 //!
 //! * *Logs that are set aside, or wait* for a damaged file or a decision. They keep their client
 //!   record, their leases and their files. In the batch each becomes pending, too: its
-//!   `PendingRewrite` says where it was when it was written, whatever window it moves to, and is
+//!   `PendingRewrite` says where it was when it was written, after any number of moves, and is
 //!   never carried out. From that, recovery knows how far it has moved, and replays it where its
 //!   puddles are now (`recovery/files.rs`). No puddle of a pool that such a client has a lease on
 //!   is rewritten by a writer: the pool is refused ([`crate::relocate`], `waits`). When the last
@@ -57,8 +57,7 @@
 //!   back, at their offsets, before it is rewritten.
 //! * *A pool to be traced, or that a loss of power may have torn*, keeps that mark. Which of its
 //!   blocks are allocated is not known before it is traced, so pointers are rewritten in all of
-//!   them, whatever their marks say
-//!   ([`crate::kernel::interface::rewriter::RewriteJob::all_blocks`]).
+//!   them, marked or not ([`crate::kernel::interface::rewriter::RewriteJob::all_blocks`]).
 //!
 //! States of a log that waits: (1) at home; (2) moved, from the batch of step 3 on, once or often;
 //! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are

@@ -126,8 +126,8 @@ pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
 /// Copies `len` bytes past the caches with non-temporal stores; durable after the next [`sfence`].
 /// No fence inside.
 ///
-/// Short copies are an inlined loop of 8-byte stores; from 256 bytes on 512-, 256- or 128-bit
-/// stores are used, whichever is the widest there is.
+/// Short copies are an inlined loop of 8-byte stores; from 256 bytes on the widest stores of the
+/// processor are used: 512, 256 or 128 bits.
 ///
 /// # Safety
 /// * `src` is valid for reads and `dst` for writes of `len` bytes; they do not overlap; no other

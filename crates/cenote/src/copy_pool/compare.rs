@@ -1,8 +1,8 @@
 //! Compares the source with what an earlier call copied: whether the source has changed since.
 //!
-//! If the roots are the same, and each block whose pointers are written is equal to its copy,
-//! pointer by pointer, then the source's roots lead to the same blocks as then, as far as the copy
-//! has come, with the same values. Of a block whose pointers are not written, the other bytes are
+//! Two things are compared: the roots, and each copied block with its copy, pointer by pointer. If
+//! all are equal, the source's roots lead to the same blocks with the same values as before, as far
+//! as the copy has come. If the pointers of a copy are not written yet, its other bytes are
 //! compared.
 
 use super::blocks::{piece, read, set_word, within, word as word_at};

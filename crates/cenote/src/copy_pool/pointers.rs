@@ -70,7 +70,7 @@ pub(super) fn words_of(record: &TypeRecord, bytes: &[u8]) -> Vec<(usize, Form)> 
 /// What becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// This word, whatever else is copied.
+    /// This word, independent of the other copied blocks.
     Stands(u64),
     /// A pointer to the copy of what is at this address of the source.
     Leads(u64),

@@ -48,7 +48,7 @@ pub(super) fn copy(
         // SAFETY: a live block, which only a copy changes: this one.
         if unsafe { header.as_ref() }.state == CLEARING {
             drop(held);
-            // Whatever has become of the source: it is not needed.
+            // The source is not needed, and may be gone.
             return Run { names, new, batch, progress, resumed: true }.clear();
         }
     }
@@ -221,7 +221,7 @@ impl Run<'_, '_> {
         self.transaction(|tx| copier.table.set(tx, Count::State, CLEARING))
     }
 
-    /// Looks whether the source is what an earlier call saw.
+    /// Looks whether the source is as an earlier call saw it.
     fn compare(&mut self, copier: &Copier<'_>) -> Result<()> {
         copier.compare_roots()?;
         let found = copier.table.header().count;

@@ -260,7 +260,7 @@ impl LayoutBuilder {
             };
             let unconditional = field.conditions.is_empty();
             // One instruction if the pointers of all elements are evenly spaced; else one for each
-            // element, or one for each pointer of an element, whatever is less.
+            // element or one for each pointer of an element: the smaller number.
             let copies: Box<dyn Iterator<Item = PointerField>> = if count == 1 {
                 Box::new(core::iter::once(copy(0, field.stride, field.count)))
             } else if unconditional && field.count == 1 {

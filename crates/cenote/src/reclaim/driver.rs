@@ -1,5 +1,5 @@
-//! What the thread of a run does: marks in all pools until nothing is left, condemns the leaks of
-//! those that it is for, and gives them back.
+//! The thread of a run: it marks in all pools until nothing is left, condemns the leaks of its own
+//! pools, and gives them back.
 
 use super::run::{Ending, Hold, ReclaimRun, Slice, Totals};
 use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, ReclaimedType};

@@ -12,18 +12,17 @@
 //! | condemning | one slice for each pool condemns its leaks | all pools had theirs |
 //! | giving back | slices give condemned blocks back | no condemned block is left |
 //!
-//! It begins before the first transaction of the session, so that a program can know only values
-//! that a root leads to, and the run reaches these. When all pools are members the run is *sealed*:
-//! a pool that is created later can hold nothing old. Values that a leak of another pool leads to
-//! may be gone afterwards: pointers between pools are checked where they are followed.
+//! It begins before the first transaction of the session. So a program can only know values that a
+//! root leads to, and the run reaches these. When all pools are members the run is *sealed*: a pool
+//! that is created later can hold nothing old. Values that a leak of another pool leads to may be
+//! gone afterwards: pointers between pools are checked where they are followed.
 //!
-//! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's
-//! lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms at most
-//! before it lets go of both and tries again. Under them it waits for nothing, and filters, which
-//! are the program's code, are refused what would wait. A pool that is
-//! closed passes the turnstile before anything of it goes away: so a member is alive as long as the
-//! turnstile is held, and closing waits for one slice and never for a run. A run has no handle of
-//! store or pools.
+//! *The order of locks.* A slice takes the turnstile (the members' lock), then one pool's lock:
+//! shared to mark, exclusive to condemn and give back. It waits 10 ms at most for the pool, then
+//! gives both back and tries again. It waits for nothing else while it holds them. A filter is the
+//! program's code, so calls from it that would wait are refused. A pool that is closed passes the
+//! turnstile before anything of it goes away. So a member lives as long as the turnstile is held,
+//! and closing waits for one slice, never for a run. A run has no handle of store or pools.
 
 mod driver;
 mod run;

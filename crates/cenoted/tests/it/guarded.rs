@@ -129,7 +129,7 @@ fn a_stray_access_of_a_client_ends_it_and_its_pool_is_as_it_was() {
     }
 }
 
-/// Heaps of clients say that they are guarded, of each kind and in each mode, and stray stores into
+/// Heaps of clients say that they are guarded, of each kind and in each mode, and stray writes into
 /// what they guard end the client.
 #[test]
 fn heaps_of_clients_are_guarded_and_their_psyncs_are_whole() {

@@ -1,6 +1,6 @@
 //! Shares one traversal among several workers: the work, waiting, and the end.
 //!
-//! A *share* of the work is what a busy worker has, or a gift that no thread has taken yet.
+//! A *share* of the work is the work of a busy worker, or a gift that no thread has taken yet.
 //! `shares` counts them, under the lock: a worker that gives makes one more, one that takes a gift
 //! makes it its own, one that has nothing left ends one. Two things follow.
 //!

@@ -1,6 +1,6 @@
-//! Tracing in slices, beside those who change what is traced: one worker whose pending blocks are
-//! kept between slices, and which also looks at copies of what blocks held before a thread changed
-//! them. What makes that right is in [`crate::traced::reclaim`].
+//! Tracing in slices, while threads change the pool: one worker keeps its pending blocks between
+//! slices. It also looks at copies of blocks from before a thread changed them. What makes that
+//! right is in [`crate::traced::reclaim`].
 //!
 //! The tables are of the descriptors as they were at the beginning. A superblock that has been
 //! given to others since is still looked at as what it was: what is found so keeps a block too

@@ -121,9 +121,9 @@ pub(super) struct Worker<'t, 'g, G: Backing> {
     parts: Vec<BlockPart>,
     /// The puddle that the last pointer led to: the next one often leads there too.
     table: Option<&'t PuddleTable>,
-    /// The last program whose pointers are always there, by number. A block is scanned by what a
-    /// comparison predicts, so that where its pointers are does not have to wait for its
-    /// descriptor: in a list that is what each node would wait for.
+    /// The last program whose pointers are always there, by number. A comparison predicts that a
+    /// block has this program, and the worker scans by it. So the scan does not wait for the
+    /// descriptor of each node of a list.
     fixed: (u32, &'t [PointerSlot]),
     pub(super) counts: TraceCounts,
     /// Where pointers into other pools lead, if the caller wants to know.

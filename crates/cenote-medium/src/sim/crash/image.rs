@@ -93,8 +93,8 @@ impl Image {
         &self.picks
     }
 
-    /// What the next opener's medium is set up as: another seed, so that it draws other
-    /// identifiers; the old boot id after a crash of the process, else another.
+    /// The settings of the next opener's medium: another seed, so that it draws other identifiers;
+    /// the old boot id after a crash of the process, else another.
     pub(crate) fn next_origin(&self) -> Origin {
         let mut next = self.origin;
         let power = self.kind == CrashKind::Power;

@@ -310,8 +310,7 @@ fn complete_batches(frames: &BTreeMap<(u64, u32), &Frame>) -> Vec<u64> {
     complete
 }
 
-/// The file whose tail is a batch that was being written when its writer stopped, if that is what
-/// the tails are.
+/// The file whose tail is a batch that was being written when its writer stopped, if there is one.
 fn torn_tail(scans: &[FileScan; 2], last_complete: u64) -> Option<usize> {
     let tail = |scan: &FileScan| {
         scan.bad.iter().any(|(start, ..)| *start >= scan.end)
@@ -399,8 +398,8 @@ mod tests {
                     Some(&whole[..]),
                     "byte {at} of file {damaged_file}"
                 );
-                // Padding between frames is not covered and is put right silently; and a bad end of
-                // file 1 is what an interrupted writer leaves.
+                // Padding between frames is not covered and is put right silently; and an
+                // interrupted writer leaves a bad end of file 1.
                 let padding = merge([Some(&bad), Some(&bad)], 0).damage.is_empty();
                 let named = !merged.damage.is_empty() || merged.torn == Some(1);
                 assert!(padding || named, "byte {at} of file {damaged_file} was not named");

@@ -21,7 +21,7 @@ impl CatalogState {
         by_stamp(&self.seals).chain(by_stamp(&self.left))
     }
 
-    /// The same for objects, whose records are written anew with other addresses, and whose files
+    /// The same for objects: their records are written anew with other addresses, and their files
     /// stay as they are.
     pub(crate) fn stamps_of_objects(&self) -> Vec<Record> {
         let is_object = |(puddle, _): &(&Uuid, &u64)| self.objects.contains_key(puddle);

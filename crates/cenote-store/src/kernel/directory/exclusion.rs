@@ -7,9 +7,9 @@
 //!    that opens and closes the file drops it, and it does not exclude a program that removes the
 //!    file.
 //! 2. A lock on the store's directory, and 3. one on the file `superblock`. Nothing that a process
-//!    does to files drops them ([`Medium::hold`]). Every opener of the store touches both inodes,
-//!    so two openers that share one of them exclude each other, whatever their paths and the other
-//!    files.
+//!    does to files drops them ([`Medium::hold`]). Every opener of the store touches both inodes.
+//!    So two openers that share one of them exclude each other, also by different paths and with
+//!    different other files.
 //! 4. A lock on the directory `puddles`, and 5. one on `primary`, where there is one. A bind mount
 //!    puts them into a second store, which shares neither inode with the first. From then on names
 //!    in them are looked up in what is locked, so a mount over them later changes nothing. A

@@ -127,8 +127,8 @@ pub enum JournalPolicy {
     /// Refuse the pools whose psyncs it has.
     #[default]
     Refuse,
-    /// Make a new one, if the store is opened for writing, and not by a daemon. What psyncs the old
-    /// one had is lost, so all pools in shadowed mode may be torn
+    /// Make a new one, if the store is opened for writing, and not by a daemon. The psyncs in the
+    /// old one are lost, so all pools in shadowed mode may be torn
     /// ([`crate::PoolHandle::is_torn`]), in every session, until a caller declares them whole
     /// ([`crate::Store::declare_whole`]).
     GiveUp,
@@ -172,14 +172,14 @@ pub struct OpenOptions {
     /// Bytes of a log's first puddle; further ones are larger. A multiple of 4 KiB, at least 8
     /// KiB.
     pub log_puddle_size: u64,
-    /// Guard logs against stray stores of the program: they are read-only at their addresses, and
+    /// Guard logs against stray writes of the program: they are read-only at their addresses, and
     /// written through a second mapping. Costs a few mappings for each log, and an addition for
     /// each store to one. The store of a daemon's client does the same.
     pub guards: bool,
     /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these
-    /// need not make files. 0: none. Never more than a sixteenth of what the disk has left,
-    /// and given up before an operation fails for want of space. Those that are there are taken
-    /// whatever this says.
+    /// need not make files. 0: none. Never more than a sixteenth of what the disk has left, and
+    /// given up before an operation fails for want of space. Existing spare puddles are taken in
+    /// any case.
     pub spare_bytes_max: u64,
     /// Given: this process serves others, its clients ([`crate::Store::admit`]). Clients of an
     /// earlier such process that still live keep their sessions; without it a store that has such

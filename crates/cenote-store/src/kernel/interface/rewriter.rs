@@ -80,8 +80,8 @@ pub struct RewriteJob {
     pub moves: Arc<Moves>,
     /// The store's types.
     pub types: Arc<TypeTable>,
-    /// Whether blocks are rewritten whatever their marks say: which are allocated is to be found
-    /// later, by tracing, which may take any of them.
+    /// Whether blocks are rewritten without a look at their marks: tracing decides later which are
+    /// allocated, and may take any of them.
     pub all_blocks: bool,
     /// The allocated blocks of the pool; `None`: the puddle describes its own.
     pub blocks: Option<Arc<PoolBlocks>>,
@@ -159,10 +159,9 @@ pub enum Backend {
     /// [`crate::Store::ensure_mapped`].
     #[default]
     Signal,
-    /// When they are first touched, by whatever touches them: the kernel lets the thread wait
-    /// (userfaultfd). System calls wait too, where the process may have that; if it may not, or
-    /// there is no userfaultfd, as [`Backend::Signal`] ([`crate::Store::relocation_backend`] says
-    /// which).
+    /// At the first touch, also by a system call: the kernel lets the thread wait (userfaultfd).
+    /// System calls wait too, where the process may have that; if it may not, or there is no
+    /// userfaultfd, as [`Backend::Signal`] ([`crate::Store::relocation_backend`] says which).
     Userfault,
     /// When their pool is opened, all of them, before the handle is given out.
     Eager,

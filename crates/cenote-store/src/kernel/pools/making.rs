@@ -112,7 +112,7 @@ impl Inner {
         })
     }
 
-    /// Names a new puddle, and whatever belongs to it, in one batch. On failure the file is removed
+    /// Names a new puddle, and all that belongs to it, in one batch. On failure the file is removed
     /// again.
     pub(crate) fn commit_new_puddle(
         &self,

@@ -68,9 +68,8 @@ impl PoolHandle {
         self.core.record()
     }
 
-    /// What a daemon calls this process, if it has granted the pool to other processes for writing
-    /// too, or may: then what is read and written is shared with them, and
-    /// [`PoolHandle::has_ended`] knows who they are.
+    /// The daemon's name for this process, if it may grant the pool to other processes for writing
+    /// too. They then share the pool's memory, and [`PoolHandle::has_ended`] knows them.
     #[must_use]
     pub fn member(&self) -> Option<u64> {
         self.sharing().map(|sharing| sharing.me)

@@ -2,11 +2,11 @@
 //! takes one instead of making a file.
 //!
 //! A *spare* is a puddle of role `Spare`: the catalog names it, it has its file and its address,
-//! and no pool. What is removed with a pool becomes spare, and the puddle that a growing pool will
-//! ask for next is made ahead of time, whole, by a thread that knows nothing but the medium: taking
-//! it is one batch of the catalog. Both are bounded:
-//! [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max) in all, [`COUNT_MAX`] in
-//! number, a sixteenth of what the disk has left. A spare is wanted by its exact size.
+//! and no pool. The puddles of a removed pool become spare. A thread that knows only the medium
+//! makes the next puddle of a growing pool ahead of time, whole. Taking it is one batch of the
+//! catalog. Both are bounded: [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max)
+//! in all, [`COUNT_MAX`] in number, a sixteenth of what the disk has left. A spare is wanted by its
+//! exact size.
 //!
 //! **Invariant.** If a spare's file has the header of that spare, the rest of the file is zeros,
 //! durably. A spare with any other header holds anything: it is made zeros before it is taken, so
@@ -32,10 +32,10 @@
 //! **Spares are given up**, for an operation that would have no space otherwise. (1) one batch
 //! takes them out: **the catalog's batch commits**; (2) the files are removed: orphans.
 //!
-//! Whatever a crash leaves is a spare, a pool's puddle or an orphan. No operation fails because a
-//! spare could not be made, kept or taken; a sync that fails poisons the store, as everywhere.
-//! Where records of the catalog were lost a spare may be a pool's by a record that is gone: then
-//! none is made, taken or given up.
+//! A crash leaves a spare, a pool's puddle or an orphan. No operation fails because a spare could
+//! not be made, kept or taken; a sync that fails poisons the store, as everywhere. Where records of
+//! the catalog were lost a spare may be a pool's by a record that is gone: then none is made, taken
+//! or given up.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::heap_puddle::NewPuddle;

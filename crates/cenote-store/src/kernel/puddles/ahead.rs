@@ -43,7 +43,7 @@ pub(crate) struct AheadPlan {
     pub(crate) shadowed: bool,
     /// It will be handed out.
     pub(crate) granted: bool,
-    /// What a file that is handed out is marked with ([`crate::kernel::puddles::stamps`]).
+    /// The stamp of a file that is handed out ([`crate::kernel::puddles::stamps`]).
     pub(crate) stamp: u64,
 }
 

@@ -29,9 +29,9 @@
 //! could leave them: some pages have all stores, some lack those after some moment. No multi-step
 //! update of the heap relies on one page for what it reads in another: each is undone by the log,
 //! or is a free superblock. A change of a logged heap relies on its record: the heap asks for the
-//! poison before it stores the record, before the cells, and before the seal. So a change whose
-//! record, or some of whose cells, went to no file is not sealed, and the next opener undoes it;
-//! and no change follows it.
+//! poison before it stores the record, before the cells, and before the seal. So a change is not
+//! sealed if its record, or some of its cells, went to no file. The next opener undoes it, and no
+//! change follows it.
 //!
 //! # What is read from it
 //!
@@ -167,8 +167,8 @@ impl Replaceable {
                 }
             }
         };
-        // SAFETY: a page of the puddle's mapping, which the caller keeps others from changing. What
-        // stood there is lost, and all that relies on it fails (the module's page).
+        // SAFETY: a page of the puddle's mapping, which the caller keeps others from changing. The
+        // page's contents are lost, and all that relies on them fails (the module's page).
         unsafe { memory::replace(*page, len, fill) }.is_ok()
     }
 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Who has mapped a puddle.
+/// The code that has mapped a puddle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watcher {
     /// This session, for a log or a log space of its own.

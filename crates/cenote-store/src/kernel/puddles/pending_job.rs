@@ -46,7 +46,7 @@ pub(crate) struct PoolKeys {
     pub(crate) before: Option<Keyring>,
 }
 
-/// What an open protected pool needs to grow, and to show who may have it.
+/// Mode and keys of an open protected pool, for new puddles and for further openers.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) mode: Mode,

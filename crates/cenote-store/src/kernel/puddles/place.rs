@@ -78,8 +78,8 @@ fn candidates(uuid: Uuid, len: u64, known: &[Range], not: &[Range]) -> Vec<u64> 
     candidates.into_iter().map(|(_, base)| base).collect()
 }
 
-/// Whether windows on this medium are noted: a simulation repeats itself, whatever the machine's
-/// stores are.
+/// Whether windows on this medium are noted: a simulation repeats itself, and does not depend on
+/// the machine's stores.
 fn is_noted(medium: &dyn Medium) -> bool {
     medium.describe().kind != MediumKind::Simulated
 }

@@ -52,7 +52,7 @@ const REFUSED: u32 = 3;
 #[derive(Debug)]
 pub struct Puddle {
     record: PuddleRecord,
-    /// `puddles/<32 hex digits>`, or `primary/...` if that is what is mapped.
+    /// `puddles/<32 hex digits>`, or `primary/...` if the primary is mapped.
     name: [u8; 40],
     kind: MappingKind,
     /// Of one in a protected pool that is open: its memory.
@@ -112,8 +112,8 @@ impl Puddle {
         }
     }
 
-    /// It is to be rewritten before it is mapped. Said before it can be found; `pool` is what
-    /// faults are explained by.
+    /// It is to be rewritten before it is mapped. Said before it can be found; Explanations of
+    /// faults name `pool`.
     pub(crate) fn set_pending(&self, job: Job, pool: &str) {
         if self.job.set(job).is_ok() {
             self.wait_for_rewriting(pool);
@@ -301,8 +301,7 @@ impl Puddle {
         }
     }
 
-    /// What the fault handler does about an access to `address`, which is in this puddle. Whether
-    /// the access can succeed now.
+    /// Resolves a fault at `address`, which is in this puddle. Whether the access can succeed now.
     pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
         if self.kind == MappingKind::Sealed {
             let sealed = (self.record.addr + DATA_AT) as usize;

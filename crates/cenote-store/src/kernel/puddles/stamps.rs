@@ -231,8 +231,8 @@ impl Stamps {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The mark of a new file that is given away as it is made; 0: it has none. It is known to the
-    /// close, whichever thread writes it when.
+    /// The mark of a new file that is given away as it is made; 0: it has none. The close knows it,
+    /// so any thread may write it at any time.
     pub(crate) fn claim(&self, uuid: Uuid) -> u64 {
         let (mark, mut marked) =
             (self.mark(), self.marked.lock().unwrap_or_else(PoisonError::into_inner));
@@ -327,7 +327,7 @@ impl Stamps {
         }
     }
 
-    /// Marks a shadow that was brought back, whatever it was before.
+    /// Marks a shadow that was brought back, with any earlier stamp.
     pub(crate) fn mark_anew(&self, file: &FileHandle, uuid: Uuid) -> Result<(), MediumError> {
         let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
         marked.entry((uuid, false)).and_modify(|known| *known = false);

@@ -1,8 +1,8 @@
 //! Checks that a puddle's file is the one that the catalog means: its length, its header, its
 //! stamp.
 //!
-//! Nothing here maps or writes. What is wrong with a file is a text, which costs its pool; an error
-//! is what says nothing of the file.
+//! Nothing here maps or writes. Damage of a file is a text, and costs its pool; an error says
+//! nothing about the file.
 
 use crate::kernel::puddles::puddle::{file_name, make_header, text};
 use crate::kernel::puddles::stamps::Expected;
@@ -146,9 +146,9 @@ fn verify_length(
     Ok(Some(format!("its file {name} was {what}: it has {len} bytes, not {expected}; {RESTORE}")))
 }
 
-/// Whether a header is that of this puddle, of whatever generation.
+/// Whether a header is that of this puddle, of any generation.
 fn is_of(header: &PuddleHeader, record: &PuddleRecord, store: Uuid) -> bool {
-    // What an object holds is right at any address, so its header keeps the first one.
+    // The contents of an object are right at any address, so its header keeps the first one.
     let addr = if record.role == Role::Object { header.addr } else { record.addr };
     let expected = make_header(&PuddleRecord { addr, ..*record }, store);
     let what = |header: &PuddleHeader| {

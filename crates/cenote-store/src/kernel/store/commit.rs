@@ -63,7 +63,7 @@ impl Inner {
         let appended = control.catalog.append(&records).map_err(split);
         appended.inspect_err(|_| self.parts.batch_failed(&added))?;
         self.stamps.note_made(&records);
-        // The change is made, whatever becomes of this.
+        // The change is made, also if this fails.
         if let Err(error) = control.catalog.compact_if_it_pays() {
             let _ = split(error);
         }

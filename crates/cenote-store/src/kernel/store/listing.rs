@@ -27,8 +27,8 @@ impl Store {
             .collect()
     }
 
-    /// What is to be added to an address that the logs of a client say: they waited while the
-    /// window moved.
+    /// The distance to add to an address in the logs of a client that waited while the window
+    /// moved.
     #[must_use]
     pub fn log_distance(&self, client: Uuid) -> u64 {
         self.inner().control().catalog.state.moved_since(client).unwrap_or(0)

@@ -66,7 +66,7 @@ pub(crate) struct Logs {
     pub(crate) idle: Vec<LogLease>,
     /// Those of protected pools that were given back.
     pub(crate) hidden_idle: Vec<LogLease>,
-    /// Their memory, and who they are.
+    /// Their memory, and their identities.
     pub(crate) hidden: Vec<OwnedRegion>,
     pub(crate) hidden_ids: BTreeSet<u64>,
     /// Handed out.

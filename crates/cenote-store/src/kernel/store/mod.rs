@@ -85,8 +85,8 @@ pub(crate) struct Inner {
     pub(crate) remote: Option<Box<dyn Remote>>,
     /// What stands above the kernel.
     pub(crate) parts: Extensions,
-    /// What keeps this session from writing into a store that is not its own any more. `None`: it
-    /// writes no control data.
+    /// Keeps this session from writing into a store that is not its own any more. `None`: it writes
+    /// no control data.
     pub(crate) fence: Option<Arc<Fence>>,
     /// Journals beside that of pools: of objects.
     pub(crate) journals: Mutex<Vec<Weak<Journal>>>,

@@ -1,6 +1,6 @@
 //! Pages that are lost under mappings which only the library reads and writes: logs and log spaces
-//! of this session, and what recovery has mapped, of whichever role. A file is cut short, or a
-//! device fails, after the puddle was mapped.
+//! of this session, and all that recovery has mapped. A file is cut short, or a device fails, after
+//! the puddle was mapped.
 //!
 //! An instruction has no way to fail. So the fault handler puts a page of zeros, which goes to no
 //! file, in the place of the lost page. Before that it *notes* the loss in the puddle, and for a
@@ -57,8 +57,8 @@ impl Store {
         self.inner().poisoned.check_readable()
     }
 
-    /// What is set when a page of a log of this session is lost, before an access to it can
-    /// succeed: for the code that writes one.
+    /// The flag for the writer of a log. It is set when a page of a log of this session is lost,
+    /// before an access to the page can succeed.
     ///
     /// # Safety
     /// The caller reads it, and does not change it: transactions would go on without their logs.

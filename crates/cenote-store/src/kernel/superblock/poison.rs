@@ -43,7 +43,7 @@ impl Poisoned {
     /// nothing.
     pub(crate) fn set(&self, cause: Poison) {
         if let Poison::LostLog(lost) = cause {
-            // Whatever came before it.
+            // Noted also behind an earlier cause.
             let _ = self.lost_log.set(lost);
             self.log_is_lost.store(true, Ordering::Release);
             self.readable.store(NO_TOKEN, Ordering::Release);

@@ -106,8 +106,8 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to import pools: checks what can be checked, and changes nothing. What is in the
-    /// puddles comes next ([`Import::create`]), and then [`Import::commit`].
+    /// Begins to import pools: checks what can be checked, and changes nothing. The contents of the
+    /// puddles come next ([`Import::create`]), and then [`Import::commit`].
     ///
     /// # Errors
     /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in

@@ -59,7 +59,7 @@ impl Import {
             } else if let Some(geometry) = HeapGeometry::new(record.size, true)
                 .filter(|_| record.index == 0 && has_members(pool))
             {
-                // Who had the pool open elsewhere has not this one.
+                // Members that the archive names do not have this pool open.
                 file.write_at(geometry.members, &[0; MEMBERS_SIZE as usize]).map_err(failed)?;
             }
             if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
@@ -186,7 +186,7 @@ impl Import {
     }
 }
 
-/// Whether a root puddle says who has the pool open: that of a traced heap does.
+/// Whether a root puddle names the processes that have the pool open: that of a traced heap does.
 fn has_members(pool: &ImportPool) -> bool {
     pool.heap == HeapKind::Traced || planted(Bug::Logged(LoggedBug::MembersCleared))
 }

@@ -37,7 +37,7 @@ pub enum FormatError {
     Locked {
         /// The directory.
         path: String,
-        /// Who.
+        /// The holder of the lock, in words.
         holder: String,
     },
     /// No place for the window.

@@ -70,7 +70,7 @@ pub enum OpenError {
         path: String,
         /// The process that holds it, where the system tells.
         pid: Option<u32>,
-        /// Who, in words.
+        /// The holder, in words.
         holder: String,
         /// How long was waited.
         waited: Duration,

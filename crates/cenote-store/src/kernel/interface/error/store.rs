@@ -43,9 +43,9 @@ pub enum StoreError {
         /// What it said, and what to do.
         detail: String,
     },
-    /// The daemon that keeps the store gave no sign of life: it is stopped, say. What was asked for
-    /// may still be done when it goes on; then it is done before anything that this client asks
-    /// next.
+    /// The daemon that keeps the store gave no sign of life: it is stopped, say. The daemon may
+    /// still carry out the request when it goes on; then it does so before the next request of this
+    /// client.
     #[error(
         "{socket}: the daemon gave no sign of life for {:.1} s: {why}; the daemon may still carry \
          out the request",
@@ -78,7 +78,7 @@ pub enum StoreError {
     PoolBusy {
         /// The pool.
         name: String,
-        /// Who: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
+        /// Its user: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
         by: String,
     },
     /// A pool has moved, and this program does not find pointers.
@@ -198,7 +198,7 @@ pub enum StoreError {
     PoolHeld {
         /// The pool.
         name: String,
-        /// Who: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
+        /// Its user: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
         by: String,
     },
     /// A name that no object can have.
@@ -236,7 +236,7 @@ pub enum StoreError {
         name: String,
         /// What may not be done with it.
         what: &'static str,
-        /// Who asked.
+        /// The user that asked.
         uid: u32,
         /// Its permission bits.
         mode: u32,
@@ -308,7 +308,7 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// What copies or moves a pool, of a pool whose heap says which blocks it has, and is damaged.
+    /// A copy or a move of a pool whose heap lists its blocks, and is damaged.
     #[error(
         "the heap of pool \"{name}\" is damaged, and the pool is not copied or moved: {detail}"
     )]
