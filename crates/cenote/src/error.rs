@@ -123,8 +123,9 @@ pub enum Error {
     /// [`Pool::write_timeout`](crate::Pool::write_timeout) and the same for reading. Nothing was
     /// done.
     #[error(
-        "pool \"{pool}\" was not free within {timeout:?}: another thread or process reads or \
-         writes it; try again, or wait longer"
+        "pool \"{pool}\" was not free within {} s: another thread or process reads or writes it; \
+         try again, or wait longer",
+        timeout.as_secs_f64()
     )]
     NotFree {
         /// The pool.

@@ -339,7 +339,8 @@ fn case(dir: &Path, kind: Kind, page: u64, operation: Operation, moment: usize, 
     }
     if kind.1 == HeapKind::Logged {
         // What no session acknowledged the next one has given back.
-        assert!(report.is_sound() && report.leaked_blocks == 0, "{report:?}");
+        let (is_sound, leaked) = (report.is_sound(), report.leaked_blocks);
+        assert!(is_sound && leaked == 0, "{leaked} blocks are leaked");
         drop(pool);
         return store.close().expect("closed");
     }
@@ -558,7 +559,7 @@ fn a_store_that_goes_on_after_it_lost_a_page_is_found() {
 
 #[test]
 fn a_transaction_whose_abort_went_to_a_lost_page_and_is_forgotten_is_found() {
-    is_found("forgotten", "Dangling");
+    is_found("forgotten", "no live value of type");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use crate::at_rest::{Node, count, options, push};
 use crate::support::underneath;
-use cenote::{AtRest, FormatOptions, OpenOptions, Pool, Reader, Result, Store};
+use cenote::{AtRest, ErrorKind, FormatOptions, OpenOptions, Pool, Reader, Result, Store};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
@@ -116,9 +116,8 @@ fn sweep(base: &Image, kind: CrashKind, errno: i32, stride: u64, close: bool) ->
         let hit = sim.fault_hits() > 0;
         sim.clear_faults();
         let what = format!("{kind:?}, errno {errno} of call {call}, {said:?}");
-        damaged += u64::from(
-            matches!(said, Err(cenote::Error::Store(_))) && hit && what.contains("Damaged"),
-        );
+        let is_damage = |error: &cenote::Error| error.kind() == ErrorKind::Damaged;
+        damaged += u64::from(hit && said.as_ref().is_err_and(is_damage));
         let image = sim.image_now(CrashKind::Process);
         drop(sim);
         check(&image, kind, &what).unwrap_or_else(|why| panic!("{why}"));
