@@ -25,7 +25,7 @@ programs=${CARGO_TARGET_DIR:-target}/debug
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
 figures=("$@")
-[ $# -gt 0 ] || figures=(puddles-table3 allocators)
+[ $# -gt 0 ] || figures=(puddles-table3 allocators nvmalloc-table2 nvmalloc-table3)
 for figure in "${figures[@]}"; do
     "$programs/cenote-bench" "$figure" --quick --json "$rows" </dev/null
     for key in figure row system level threads unit median min max runs; do

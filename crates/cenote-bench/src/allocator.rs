@@ -90,6 +90,13 @@ pub struct StampedBlock {
 unsafe impl Send for StampedBlock {}
 
 impl StampedBlock {
+    /// Its address.
+    #[inline(always)]
+    #[must_use]
+    pub fn addr(self) -> usize {
+        self.block.addr().get()
+    }
+
     /// Bytes that were asked for.
     #[inline(always)]
     #[must_use]

@@ -1,6 +1,7 @@
 //! The command line of `cenote-bench`.
 
 use crate::case::{Case, Failure};
+use crate::figures::nvmalloc::{figure4, figure5, table2};
 use crate::figures::{
     self, Body, FIGURES, Figure, daemon, logged_open, open_after_kill, poseidon3, sensors,
 };
@@ -43,12 +44,12 @@ Options:
                    [default: 1,2 and as many as there are processors; poseidon6 to
                    poseidon9: 1,2,4,8,16]
       --scale X    allocators, poseidon6 to poseidon9: runs of X times the paper's length,
-                   0 < X <= 1, instead of --run-ms
+                   0 < X <= 1, instead of --run-ms; nvmalloc-table2 [default: 0.2]
       --seconds N  steady: how long it runs [default: 20]
       --live-mib N steady: MiB of live blocks [default: 256]; poseidon8: MiB of a block of
                    ackermann [default: 16; the paper: 1024]
       --objects N  open-after-kill, logged-open: objects in the pool; poseidon9: keys
-                   [default: 1000000]
+                   [default: 1000000]; nvmalloc-figure5: keys [default: 50000]
   -h, --help       Print this help
 ";
 
@@ -241,6 +242,17 @@ fn machine() -> String {
 /// wrong.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    table2::join_by(peers::volatile::FRAGMENTING);
+    figure4::join_by(|workload, held| workload.run(&peers::volatile::Glibc, held));
+    if arguments.first().is_some_and(|first| first == figure4::CHILD) {
+        return figure4::child(&arguments);
+    }
+    if arguments.first().is_some_and(|first| first == figure5::CHILD) {
+        return figure5::child(&arguments);
+    }
+    if arguments.first().is_some_and(|first| first == table2::CHILD) {
+        return table2::child(&arguments);
+    }
     if arguments.first().is_some_and(|first| first == open_after_kill::CHILD) {
         return open_after_kill::child(&arguments);
     }

@@ -19,8 +19,10 @@ pub mod place;
 pub mod random;
 pub mod report;
 pub mod runner;
+pub mod stores;
 pub mod team;
 pub mod traced;
+pub mod wear;
 
 pub use allocator::Allocator;
 pub use case::{Case, Failure, Sample, Stopwatch};

@@ -64,6 +64,72 @@ impl Rows {
         }
     }
 
+    /// The median of a row.
+    fn median(&self, row: &str, system: &str, level: &str) -> f64 {
+        let wanted = format!("\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"{level}\"");
+        let mut lines = self.0.lines().filter(|line| line.contains(&wanted));
+        let line = lines.next().unwrap_or_else(|| panic!("no {wanted}"));
+        let (_, rest) = line.split_once("\"median\":").expect("every row has one");
+        let number = rest.split(',').next().expect("a number");
+        number.parse().expect("a number")
+    }
+
+    fn of_nvmallocs_tables(&self) {
+        for row in ["10B-4KB", "1KB"] {
+            for (system, level) in [("slab", "none"), ("glibc", "none")] {
+                self.has(row, system, level, ",\"threads\":1,\"unit\":\"Mops/s\"");
+            }
+            for system in ["traced", "logged", "wear", "wear-0"] {
+                let [process, power] =
+                    ["process", "power"].map(|level| self.median(row, system, level));
+                assert!(process > 0.0 && power > 0.0, "{row} {system}: {process} {power}");
+            }
+        }
+        for ratio in ["1:3", "1:2", "1:1"] {
+            for (system, level) in [("glibc", "none"), ("wear", "power"), ("wear-0", "process")] {
+                let [total, external, time] = ["total", "external", "time"]
+                    .map(|row| self.median(&format!("{row} {ratio}"), system, level));
+                // A byte is not free twice, and the end has no less than its live blocks.
+                assert!(0.0 < total && total < 100.0, "{ratio} {system}: {total}");
+                assert!((0.0..=total).contains(&external), "{ratio} {system}: {external}");
+                assert!(time > 0.0, "{ratio} {system}: {time}");
+            }
+        }
+        let [waits, does_not] =
+            ["wear", "wear-0"].map(|system| self.median("total 1:1", system, "process"));
+        assert!(waits > does_not, "{waits} {does_not}");
+    }
+
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn of_nvmallocs_writes(&self) {
+        let of = |row: &str, system| {
+            let level = if system == "original" { "none" } else { "power" };
+            self.median(&format!("{row} insert"), system, level)
+        };
+        // 300 keys, and a value each, take 75 lines at least; each is written once at least.
+        for system in ["original", "sorted", "modified"] {
+            let [total, lines, max] = ["total", "lines", "max"].map(|row| of(row, system));
+            assert!(total >= 300.0 && lines >= 75.0, "{system}: {total} {lines}");
+            assert!(max >= total / lines && of("mean", system) <= max, "{system}: {max}");
+        }
+        assert!(of("max", "modified") < of("max", "sorted"));
+        for (sizes, least_writes) in [("10B-4KB", 20.0), ("10B-256B", 2.0)] {
+            let of = |row: &str, system| {
+                let level = if system == "wear" { "process" } else { "none" };
+                self.median(&format!("{row} {sizes}"), system, level)
+            };
+            // 500 operations: an allocation and a free write the header, and nothing else twice.
+            assert_eq!(of("max", "wear"), 2.0);
+            let heap = of("heap", "wear");
+            assert!((450.0..600.0).contains(&heap), "{sizes}: {heap}");
+            let [wear, glibc] = ["wear", "glibc"].map(|system| of("total", system));
+            assert!(wear > 200.0 * least_writes && glibc > 200.0 * least_writes, "{wear} {glibc}");
+            assert!((of("of_glibc", "wear") - wear / glibc).abs() < 0.001);
+            assert!(of("heap", "glibc, uncached") > heap, "{sizes}");
+            assert!(of("max", "glibc") > 2.0, "{sizes}");
+        }
+    }
+
     fn of_objects(&self) {
         for row in ["lu", "lu_8", "conv_4", "tmm_4"] {
             self.has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
@@ -136,6 +202,9 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     rows.of_poseidon();
     rows.of_objects();
     rows.of_the_daemon_and_relocation();
+    rows.of_nvmallocs_tables();
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    rows.of_nvmallocs_writes();
     for attack in ["overlap", "leak"] {
         // No block is handed out twice, and none is lost.
         let nothing = ",\"threads\":1,\"unit\":\"blocks\",\"median\":0.000";
@@ -153,7 +222,13 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
 
 #[test]
 fn a_child_that_was_not_asked_for_says_so_and_fails() {
-    for argument in ["--fill-until-killed", "--use-logged-heap-until-killed"] {
+    for argument in [
+        "--fill-until-killed",
+        "--use-logged-heap-until-killed",
+        "--fragment",
+        "--count-writes",
+        "--count-writes-of-map",
+    ] {
         let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench")).arg(argument).output();
         let ran = ran.expect("the program starts");
         assert!(
@@ -161,4 +236,15 @@ fn a_child_that_was_not_asked_for_says_so_and_fails() {
                 && String::from_utf8_lossy(&ran.stderr).contains("only for this program")
         );
     }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn each_store_is_counted_once() {
+    let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench"))
+        .args(["--count-writes", "known", "0", "0", "0", "/"])
+        .output();
+    let ran = ran.expect("the program starts");
+    // Two lines have the store into two pages, ten lines three writes of two stores each.
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "writes 1x2 3x10\n", "{ran:?}");
 }

@@ -8,6 +8,7 @@ mod figure;
 pub mod figure1;
 pub mod list_tail;
 pub mod logged_open;
+pub mod nvmalloc;
 pub mod nvmalloc7;
 pub mod open_after_kill;
 pub mod pmo_files;
@@ -25,7 +26,7 @@ pub mod steady;
 pub use figure::{Body, Figure, Rows};
 
 /// All of them.
-pub const FIGURES: [Figure; 22] = [
+pub const FIGURES: [Figure; 26] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -47,7 +48,11 @@ pub const FIGURES: [Figure; 22] = [
     relocation::FIGURE,
     sensors::FIGURE,
     daemon::FIGURE,
+    nvmalloc::figure4::FIGURE,
+    nvmalloc::figure5::FIGURE,
     nvmalloc7::FIGURE,
+    nvmalloc::table2::FIGURE,
+    nvmalloc::table3::FIGURE,
 ];
 
 /// The figure of this name.

@@ -20,6 +20,7 @@ pub mod lmdb;
 pub mod volatile;
 
 use crate::case::{Case, Failure};
+use crate::figures::nvmalloc::table3;
 use crate::figures::{Figure, pmo_kernels};
 use crate::place::Settings;
 
@@ -30,13 +31,12 @@ const ALLOCATORS: &str = "allocators";
 /// # Errors
 /// A peer that cannot be set up.
 pub fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure> {
-    #[cfg_attr(
-        not(any(feature = "libpmemobj", feature = "lmdb", feature = "mimalloc")),
-        expect(unused_mut)
-    )]
     let mut all = if figure.name == ALLOCATORS { volatile::cases(settings) } else { Vec::new() };
     #[cfg(feature = "mimalloc")]
     all.extend(volatile::poseidon(figure.name, settings));
+    if figure.name == table3::FIGURE.name {
+        all.extend(volatile::items());
+    }
     #[cfg(feature = "libpmemobj")]
     all.extend(libpmemobj::cases(figure, settings)?);
     #[cfg(feature = "lmdb")]
@@ -48,6 +48,7 @@ pub fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure>
 pub fn reference(figure: &Figure) -> &'static str {
     match figure.name {
         ALLOCATORS => volatile::REFERENCE,
+        "nvmalloc-table3" => "traced",
         "pmo-kernels" | "pmo-files" => pmo_kernels::REFERENCE,
         _ => "libpmemobj",
     }

@@ -8,8 +8,10 @@
 use crate::Allocator;
 use crate::case::{Case, NO_LEVEL};
 use crate::figures::allocators::cases_of;
+use crate::figures::nvmalloc::{table2, table3};
+use crate::figures::poseidon::On;
 #[cfg(feature = "mimalloc")]
-use crate::figures::poseidon::{On, cases_of as cases_of_poseidon};
+use crate::figures::poseidon::cases_of as cases_of_poseidon;
 use crate::place::Settings;
 use std::sync::Arc;
 
@@ -79,6 +81,47 @@ allocator!(
 pub fn poseidon(figure: &str, settings: &Settings) -> Vec<Case> {
     let (allocator, system) = (Arc::new(Mimalloc), "mimalloc");
     cases_of_poseidon(figure, &On { allocator, system, level: NO_LEVEL, counted: false }, settings)
+}
+
+/// The C library's and mimalloc in NVMalloc's Table 2.
+pub const FRAGMENTING: &[table2::Fragmenting] = &[
+    table2::Fragmenting {
+        system: "glibc",
+        level: NO_LEVEL,
+        run: |_, allocations, operations| {
+            Ok(table2::play(&Glibc, || Some(free_of_glibc()), allocations, operations)?)
+        },
+    },
+    #[cfg(feature = "mimalloc")]
+    table2::Fragmenting {
+        system: "mimalloc",
+        level: NO_LEVEL,
+        run: |_, allocations, operations| {
+            Ok(table2::play(&Mimalloc, || None, allocations, operations)?)
+        },
+    },
+];
+
+/// Bytes of free blocks of the C library's malloc, but for the one at the top.
+fn free_of_glibc() -> u64 {
+    // SAFETY: it has no precondition.
+    let info = unsafe { libc::mallinfo2() };
+    (info.fordblks - info.keepcost.min(info.fordblks)) as u64
+}
+
+/// The rows of the C library's and mimalloc in NVMalloc's Table 3.
+#[must_use]
+pub fn items() -> Vec<Case> {
+    let (allocator, level) = (Arc::new(Glibc), NO_LEVEL);
+    let glibc = table3::cases_of(&On { allocator, system: "glibc", level, counted: false });
+    #[cfg(feature = "mimalloc")]
+    let glibc = {
+        let on = On { allocator: Arc::new(Mimalloc), system: "mimalloc", level, counted: false };
+        let mut all = glibc;
+        all.extend(table3::cases_of(&on));
+        all
+    };
+    glibc
 }
 
 /// The rows of all of them in the figure of allocators.

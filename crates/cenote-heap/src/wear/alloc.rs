@@ -85,7 +85,7 @@ impl<G: Backing> WearHeap<G> {
     }
 
     /// [`WearHeap::alloc`]. Before anything of the block is stored, `before` is asked with it, and
-    /// what it flushed is made durable. Returns the word of its mark too.
+    /// what it flushed is made durable; then the word of its mark is returned too.
     pub(crate) fn alloc_asking(
         &self,
         size: u64,
@@ -138,8 +138,9 @@ impl<G: Backing> WearHeap<G> {
         };
         let at = state.puddles.get(taken.puddle);
         let addr = at.map_or(0, |at| at.addr_of(taken.line + 1));
-        let word = at.and_then(|at| at.lines.commit_word(taken.line, false));
+        let mut word = None;
         if before.is_some() {
+            word = at.and_then(|at| at.lines.commit_word(taken.line, false));
             state.in_transaction.insert((taken.puddle, taken.line));
         }
         self.end(state);
@@ -263,9 +264,11 @@ impl<G: Backing> WearHeap<G> {
         let absorbed = absorbed.min(WEAR_SIZE_MAX - request.lines);
         let taken = TakenLines { puddle, line: begin, lines: request.lines + absorbed };
         let Some(at) = state.puddles.get(puddle) else { return Ok(None) };
-        let word = match begin > first {
-            true => at.lines.first_commit_word(begin),
-            false => at.lines.commit_word(begin, true),
+        // Finding the word of a header that is there takes reading it.
+        let word = match (begin > first, before.is_some()) {
+            (true, _) => at.lines.first_commit_word(begin),
+            (false, true) => at.lines.commit_word(begin, true),
+            (false, false) => None,
         };
         self.ask(at, taken, word, request.type_id, before)?;
         self.write_block(state, taken, (first, last_end), request);

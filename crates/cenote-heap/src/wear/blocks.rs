@@ -89,8 +89,8 @@ impl<G: Backing> Heap for WearHeap<G> {
     }
 
     fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<Block, AllocError> {
-        let (info, word) = self.alloc_asking(size, align, type_id, &mut None)?;
-        block_of(&info, word, false).ok_or(AllocError::Cancelled)
+        let info = WearHeap::alloc(self, size, align, type_id)?;
+        self.find_with(info.addr, false).map_err(|_| AllocError::Cancelled)
     }
 
     fn find(&self, addr: u64) -> Result<Block, FreeError> {
