@@ -155,6 +155,26 @@ impl BenchPlace {
     /// # Errors
     /// What keeps it from being opened.
     pub fn open(settings: &Settings, durability: Durability) -> Result<Self, Failure> {
+        Self::of(settings, durability, None)
+    }
+
+    /// The same, with a pool like this.
+    ///
+    /// # Errors
+    /// As [`BenchPlace::open`].
+    pub fn open_with(
+        settings: &Settings,
+        durability: Durability,
+        options: &PoolOptions,
+    ) -> Result<Self, Failure> {
+        Self::of(settings, durability, Some(options))
+    }
+
+    fn of(
+        settings: &Settings,
+        durability: Durability,
+        options: Option<&PoolOptions>,
+    ) -> Result<Self, Failure> {
         let directory = settings.temporary()?;
         let medium = medium(directory.path(), durability)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
@@ -162,7 +182,10 @@ impl BenchPlace {
             medium,
             &OpenOptions { durability: Some(durability), ..OpenOptions::default() },
         )?;
-        let pool = store.pool("bench")?;
+        let pool = match options {
+            Some(options) => store.create_pool("bench", options)?,
+            None => store.pool("bench")?,
+        };
         let level = match durability {
             Durability::Process => PROCESS,
             Durability::Power => POWER,

@@ -336,6 +336,9 @@ fn of_store(error: StoreError) -> String {
         StoreError::Protected { name, what } => {
             format!("pool \"{name}\" is protected at rest, and does not allow this: {what}")
         }
+        StoreError::WriteProtected { name, what, instead } => {
+            format!("pool \"{name}\" cannot have write-protected data and this: {what}; {instead}")
+        }
         StoreError::AtRest { name, source } => format!("pool \"{name}\": {}", at_rest(&source)),
         StoreError::Sealed { source, .. } => sealed(&source),
         error => of_others(error),

@@ -18,6 +18,7 @@ mod objects;
 mod out_of_use;
 mod owners;
 mod progress;
+mod protected_data;
 mod put_back;
 mod stopped;
 mod table;

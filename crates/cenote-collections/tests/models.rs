@@ -7,12 +7,13 @@ mod list;
 mod tree;
 mod vec;
 
-use crate::common::{assert_sound, directory, pool};
+use crate::common::{assert_sound, directory, pool, protected_pool};
 use cenote::{Error, Persist, Pool, Reader, Tx};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap as StdBTreeMap, HashMap as StdHashMap, LinkedList, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::vec::Vec as StdVec;
 
 #[derive(Persist, Clone, Copy)]
@@ -244,52 +245,71 @@ fn end() -> impl Strategy<Value = End> {
     prop_oneof![6 => Just(Commit), 2 => Just(Abort), 1 => Just(Panic), 1 => Just(Reopen)]
 }
 
+type History = StdVec<(StdVec<Op>, End)>;
+
+fn history() -> impl Strategy<Value = History> {
+    prop::collection::vec((prop::collection::vec(op(), 0..24), end()), 1..24)
+}
+
+/// Runs a history in a pool that `open` makes, and opens again.
+fn agrees(history: History, open: fn(&Path) -> Pool) {
+    let directory = directory();
+    let mut store = open(directory.path());
+    let mut all = create(&store).unwrap();
+    let mut model = Model::default();
+    for (ops, end) in history {
+        let mut changed = model.clone();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            store.write(|tx| {
+                for op in ops {
+                    apply(tx, all, &mut changed, op)?;
+                }
+                compare(tx, all, &changed)?;
+                match end {
+                    End::Abort => Err(Error::Aborted("asked for".into())),
+                    End::Panic => std::panic::resume_unwind(Box::new("asked for")),
+                    _ => Ok(()),
+                }
+            })
+        }));
+        match (result, end) {
+            (Ok(Ok(())), End::Commit | End::Reopen) => model = changed,
+            (Ok(Err(Error::Aborted(_))), End::Abort) => {}
+            (Err(payload), End::Panic) if payload.is::<&str>() => {}
+            (Err(payload), _) => std::panic::resume_unwind(payload),
+            (result, end) => panic!("{result:?} for {end:?}"),
+        }
+        if matches!(end, End::Reopen) {
+            drop(store);
+            store = open(directory.path());
+            let view = store.read().unwrap();
+            all = *view.get(view.root::<All>().unwrap().expect("the root")).unwrap();
+        }
+        let view = store.read().unwrap();
+        compare(&view, all, &model).unwrap();
+        drop(view);
+    }
+    assert_sound(&store);
+    destroy(&store, all).unwrap();
+    assert_sound(&store);
+    assert_eq!(store.stats().unwrap().blocks, 0, "all is given back");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..Default::default() })]
 
     #[test]
-    fn collections_do_what_those_of_std_do(
-        history in prop::collection::vec((prop::collection::vec(op(), 0..24), end()), 1..24)
-    ) {
-        let directory = directory();
-        let mut store = pool(directory.path());
-        let mut all = create(&store).unwrap();
-        let mut model = Model::default();
-        for (ops, end) in history {
-            let mut changed = model.clone();
-            let result = catch_unwind(AssertUnwindSafe(|| {
-                store.write(|tx| {
-                    for op in ops {
-                        apply(tx, all, &mut changed, op)?;
-                    }
-                    compare(tx, all, &changed)?;
-                    match end {
-                        End::Abort => Err(Error::Aborted("asked for".into())),
-                        End::Panic => std::panic::resume_unwind(Box::new("asked for")),
-                        _ => Ok(()),
-                    }
-                })
-            }));
-            match (result, end) {
-                (Ok(Ok(())), End::Commit | End::Reopen) => model = changed,
-                (Ok(Err(Error::Aborted(_))), End::Abort) => {}
-                (Err(payload), End::Panic) if payload.is::<&str>() => {}
-                (Err(payload), _) => std::panic::resume_unwind(payload),
-                (result, end) => panic!("{result:?} for {end:?}"),
-            }
-            if matches!(end, End::Reopen) {
-                drop(store);
-                store = pool(directory.path());
-                let view = store.read().unwrap();
-                all = *view.get(view.root::<All>().unwrap().expect("the root")).unwrap();
-            }
-            let view = store.read().unwrap();
-            compare(&view, all, &model).unwrap();
-            drop(view);
-        }
-        assert_sound(&store);
-        destroy(&store, all).unwrap();
-        assert_sound(&store);
-        prop_assert_eq!(store.stats().unwrap().blocks, 0, "all is given back");
+    fn collections_do_what_those_of_std_do(history in history()) {
+        agrees(history, pool);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 2000, ..Default::default() })]
+
+    /// Each store that was not announced would end the process.
+    #[test]
+    fn and_in_a_pool_whose_data_are_write_protected(history in history()) {
+        agrees(history, protected_pool);
     }
 }

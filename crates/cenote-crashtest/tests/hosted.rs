@@ -96,6 +96,7 @@ impl Asks {
                     size_max: u64::MAX,
                     permissions: 0o600,
                     at_rest: AtRest::None,
+                    protect: cenote_store::DataProtection::None,
                     torn: false,
                     puddles: vec![ImportPuddle {
                         old_addr,

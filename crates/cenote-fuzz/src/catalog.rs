@@ -8,8 +8,8 @@ use crate::file::merge;
 use crate::forge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, FRAME_HEADER_LEN, Frame, HeapKind, HostedClientRecord, LeaseRecord,
-    PoolMode, PoolRecord, PuddleRecord, Record, decode_frame, encode_frame,
+    AtRest, ClientRecord, DataProtection, FRAME_HEADER_LEN, Frame, HeapKind, HostedClientRecord,
+    LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record, decode_frame, encode_frame,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
@@ -185,7 +185,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(19) {
+    match input.below(20) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -239,6 +239,10 @@ fn record(input: &mut Input<'_>) -> Record {
         15 => Record::PoolAtRest(pool, AtRest::Authenticated),
         16 => Record::SealedAs { puddle: Uuid(input.array()), identity: Uuid(input.array()) },
         17 => Record::PoolTorn(pool),
+        18 => Record::PoolProtected(
+            pool,
+            DataProtection::Deferred { wait_ms: input.word() as u32 % 100_000 },
+        ),
         _ => Record::PoolNotCovered(pool),
     }
 }

@@ -176,6 +176,22 @@ pub unsafe trait Backing: Send + Sync + 'static {
         true
     }
 
+    /// Told that `len` bytes at `addr`, whole pages of one extent that is mapped, are data: only
+    /// transactions store there. Before the first block of them is given out.
+    ///
+    /// # Errors
+    /// They are to be protected, and cannot be. Nothing has changed.
+    fn begin_data(&self, addr: u64, len: u64) -> Result<(), BackingError> {
+        let _ = (addr, len);
+        Ok(())
+    }
+
+    /// Takes [`Backing::begin_data`] back for the extent at `addr`, if it was called: nothing is
+    /// given out there, or the heap ends.
+    fn end_data(&self, addr: u64) {
+        let _ = addr;
+    }
+
     /// The addresses that all extents lie in, those to come too, if the metadata of a traced heap
     /// are to be guarded by second mappings; then [`Backing::can_map_twice`].
     fn guarded_window(&self) -> Option<Range<usize>> {
@@ -305,6 +321,14 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn can_close_off(&self) -> bool {
         (**self).can_close_off()
+    }
+
+    fn begin_data(&self, addr: u64, len: u64) -> Result<(), BackingError> {
+        (**self).begin_data(addr, len)
+    }
+
+    fn end_data(&self, addr: u64) {
+        (**self).end_data(addr);
     }
 
     fn guarded_window(&self) -> Option<Range<usize>> {

@@ -154,6 +154,25 @@ unsafe impl Backing for PoolBacking {
         PoolHandle::can_close_off(self)
     }
 
+    fn begin_data(&self, addr: u64, len: u64) -> Result<(), BackingError> {
+        let (Some(service), Some(puddle)) = (self.protects(), self.store().puddle_of(addr)) else {
+            return Ok(());
+        };
+        let failed = |error| BackingError::Store { doing: "protecting data", source: error };
+        // SAFETY: the extent is mapped, and its slot is this heap's alone, which has metadata
+        // elsewhere; programs store by transactions and guards of stores, which announce it.
+        let guarded = unsafe { puddle.guard_data(service, addr, len, PoolHandle::name(self)) };
+        guarded.map_err(|error| failed(Box::new(error)))
+    }
+
+    fn end_data(&self, addr: u64) {
+        if self.protects().is_some()
+            && let Some(puddle) = self.store().puddle_of(addr)
+        {
+            puddle.unguard_data();
+        }
+    }
+
     fn guarded_window(&self) -> Option<Range<usize>> {
         PoolHandle::guarded_window(self)
     }

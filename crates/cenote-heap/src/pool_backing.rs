@@ -1,14 +1,20 @@
 //! The promise under a heap over a pool: [`PoolBacking`]. What a heap asks of it is in `pool`.
 
+use cenote_protect::DeferredService;
 use cenote_store::PoolHandle;
 use core::ops::Deref;
+use std::sync::Arc;
 
 /// A pool as the backing of its heap.
 ///
 /// A [`PoolHandle`] alone is none: handles are cloned, and a second heap, or another layer, would
 /// change and free blocks under references that the first one's caller gave out.
 #[derive(Clone, Debug)]
-pub struct PoolBacking(PoolHandle);
+pub struct PoolBacking {
+    handle: PoolHandle,
+    /// Where data are to be protected.
+    protects: Option<Arc<DeferredService>>,
+}
 
 impl PoolBacking {
     /// The backing of the pool's heap.
@@ -20,7 +26,18 @@ impl PoolBacking {
     /// is freed that a reference leads to.
     #[must_use]
     pub unsafe fn of(pool: PoolHandle) -> Self {
-        Self(pool)
+        Self { handle: pool, protects: None }
+    }
+
+    /// The same, whose data are protected with this service: only transactions store there.
+    #[must_use]
+    pub fn protecting(self, service: Arc<DeferredService>) -> Self {
+        Self { protects: Some(service), ..self }
+    }
+
+    /// The service that protects data.
+    pub(crate) fn protects(&self) -> Option<&Arc<DeferredService>> {
+        self.protects.as_ref()
     }
 }
 
@@ -29,6 +46,6 @@ impl Deref for PoolBacking {
 
     #[inline]
     fn deref(&self) -> &PoolHandle {
-        &self.0
+        &self.handle
     }
 }

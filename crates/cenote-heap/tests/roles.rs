@@ -58,6 +58,7 @@ fn imported(
         size_max: 64 << 20,
         permissions: 0o600,
         at_rest: AtRest::None,
+        protect: cenote_store::DataProtection::None,
         torn: false,
         puddles: from.iter().map(|(p, _)| puddle(p)).collect(),
     };

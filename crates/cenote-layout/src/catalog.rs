@@ -121,6 +121,57 @@ impl HeapKind {
     }
 }
 
+/// Longest wait of [`DataProtection::Deferred`]: a minute.
+pub const PROTECTION_WAIT_MS_MAX: u32 = 60_000;
+
+/// How the data of a pool are protected against stores that no transaction has announced, while a
+/// program has the pool open for writing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DataProtection {
+    /// Not at all.
+    #[default]
+    None,
+    /// Pages are read-only but where a transaction stores. They become so again in batches.
+    Deferred {
+        /// Milliseconds from the first request of a batch to the batch, up to
+        /// [`PROTECTION_WAIT_MS_MAX`].
+        wait_ms: u32,
+    },
+    /// The same, with a system call for the first and the last store into a page of each
+    /// transaction. For comparison.
+    Synchronous,
+}
+
+impl DataProtection {
+    /// Batches come after 40 ms.
+    pub const DEFERRED: Self = Self::Deferred { wait_ms: 40 };
+
+    /// Whether a pool can have it.
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        match self {
+            Self::None | Self::Synchronous => true,
+            Self::Deferred { wait_ms } => wait_ms <= PROTECTION_WAIT_MS_MAX,
+        }
+    }
+
+    /// Whether there is any.
+    #[must_use]
+    pub const fn is_on(self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
+impl core::fmt::Display for DataProtection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Deferred { wait_ms } => write!(f, "deferred by {wait_ms} ms"),
+            Self::Synchronous => f.write_str("synchronous"),
+        }
+    }
+}
+
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
@@ -492,6 +543,10 @@ pub enum Record {
         /// The puddles.
         puddles: Vec<Uuid>,
     },
+    /// The pool's data are protected in this way from now on; a pool without such a record has
+    /// [`DataProtection::None`]. Only in stores whose superblock has
+    /// [`crate::superblock::INCOMPAT_PROTECTED_DATA`].
+    PoolProtected(PoolId, DataProtection),
 }
 
 impl Record {

@@ -66,6 +66,9 @@ pub const INCOMPAT_LOGGED_HEAPS: u64 = 1 << 17;
 pub const INCOMPAT_METADATA_PUDDLES: u64 = 1 << 18;
 /// A pool has a wear heap ([`crate::wear`]), or has had one.
 pub const INCOMPAT_WEAR_HEAPS: u64 = 1 << 19;
+/// Incompatible feature: the catalog may have records of pools whose data are write-protected
+/// ([`crate::catalog::Record::PoolProtected`]).
+pub const INCOMPAT_PROTECTED_DATA: u64 = 1 << 20;
 /// The `incompat` bit of a store that has a pool with such a heap; 0: none is needed.
 #[must_use]
 pub const fn heap_feature(heap: HeapKind) -> u64 {
@@ -227,6 +230,7 @@ impl Header for Superblock {
         | INCOMPAT_LOGGED_HEAPS
         | INCOMPAT_METADATA_PUDDLES
         | INCOMPAT_WEAR_HEAPS
+        | INCOMPAT_PROTECTED_DATA
         | INCOMPAT_STAMPS
         | INCOMPAT_SEALS_APART;
 

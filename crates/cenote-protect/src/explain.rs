@@ -1,10 +1,10 @@
 //! Explains a fault: what the address is for.
 
 use crate::table::{self, Copied, NAME_LEN, RangeKind};
-use cenote_sys::{fault, fork_guard};
+use cenote_sys::{backtrace, fault, fork_guard};
 use core::fmt::{self, Write};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::io;
 
 /// A range with an owner.
@@ -64,6 +64,7 @@ pub fn explain(address: usize) -> Option<Explained> {
 /// # Errors
 /// The handler of faults cannot be installed.
 pub(crate) fn tell_of_faults() -> io::Result<()> {
+    backtrace::learn_program();
     // SAFETY: `tell` takes no lock, allocates nothing, and touches only its stack and the table.
     unsafe { fault::explain_by(tell) }
 }
@@ -104,6 +105,30 @@ fn tell(address: usize) {
     if said.is_ok() {
         fault::tell(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or_default());
     }
+    if found.kind == RangeKind::Data {
+        tell_where();
+    }
+}
+
+/// Calls that a report names.
+const CALLS: usize = 24;
+
+/// Reports with calls in a process: the first one ends it, unless its own handler goes on.
+const REPORTS: u32 = 64;
+
+/// Says where this thread is, by places in the program's file, which debuggers know.
+fn tell_where() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    if TOLD.fetch_add(1, Ordering::Relaxed) >= REPORTS {
+        return;
+    }
+    let (at, stack) = fault::place();
+    backtrace::calls(at, stack, CALLS, &mut |place| {
+        let mut line = StackLine { bytes: [0; 256], len: 0 };
+        if writeln!(line, "cenote:   at {place:#x} of the program").is_ok() {
+            fault::tell(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or_default());
+        }
+    });
 }
 
 /// Says once why the process ends: its store cannot go through. Async-signal-safe.

@@ -57,6 +57,7 @@
 //! lock; at most it waits for another thread. [`explain()`] takes no lock: it copies an entry, and
 //! drops the copy if the entry changed meanwhile.
 
+mod attention;
 mod deferred;
 pub mod dirty_bitmap;
 mod explain;
@@ -66,6 +67,7 @@ mod lock;
 mod opening;
 mod owner;
 mod pieces;
+mod protected_data;
 mod right;
 mod store_notes;
 mod table;
@@ -73,13 +75,16 @@ mod tracked;
 mod twin;
 mod twin_place;
 
+pub use attention::{Attention, is_attended};
 pub use deferred::{
-    DeferredOptions, DeferredRange, DeferredService, DeferredStats, DeferredTiming, PageWriter,
+    DeferredOptions, DeferredRange, DeferredService, DeferredStats, DeferredTiming, Describe,
+    PageWriter,
 };
 pub use explain::{Explained, explain};
 pub use guards::{Guards, Inside, Protection};
 pub use hidden::{HiddenRange, HiddenWindow};
 pub use owner::{Owner, Rights, Whole};
+pub use protected_data::{AttendedStores, ProtectedData};
 pub use right::Right;
 pub use store_notes::StoreNotes;
 pub use table::RangeKind;

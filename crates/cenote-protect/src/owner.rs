@@ -149,6 +149,12 @@ impl<R: Rights> Owner<R> {
         self.others_allow(page) < own
     }
 
+    /// Whether another owner denies stores into a page. Async-signal-safe.
+    #[must_use]
+    pub fn others_deny(&self, page: u64) -> bool {
+        self.others_allow(page) < Right::Write
+    }
+
     fn others_allow(&self, page: u64) -> Right {
         if self.slot.is_alone() {
             return Right::Write;

@@ -79,6 +79,14 @@ impl Tracked {
         self.twin.protect(&(at(pages.start)..at(pages.end)))
     }
 
+    /// Whether another owner denies stores into the page of `address`, noted or not.
+    /// Async-signal-safe.
+    #[must_use]
+    pub fn is_denied_by_others(&self, address: usize) -> bool {
+        let offset = address.wrapping_sub(self.owner.range().start);
+        offset < self.owner.range().len() && self.owner.others_deny((offset / PAGE) as u64)
+    }
+
     /// Resolves a fault of a store to `address`: notes the page and makes it writable. Returns
     /// whether it is writable now: not if another owner denies it. Async-signal-safe.
     ///

@@ -4,6 +4,5 @@ mod deferred;
 mod explained;
 mod guards;
 mod mapped;
-mod strays;
 mod tracked;
 mod two_owners;

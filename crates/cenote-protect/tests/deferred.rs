@@ -1,7 +1,7 @@
 //! Deferred protection: writers, requests, batches, stray writes.
 
 use crate::mapped::{PAGE, Pages};
-use crate::strays::{Strays, stray_store};
+
 use cenote_medium::planted::{Bug, GuardBug, plant};
 use cenote_protect::{
     DeferredOptions, DeferredRange, DeferredService, DeferredStats, DeferredTiming, RangeKind,
@@ -12,6 +12,7 @@ use cenote_sys::fault::{self, Registration};
 use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access, Sharing};
 use cenote_testkit::child::{ended, task, with_task};
+use cenote_testkit::strays::{Strays, stray_store};
 use core::ops::Range;
 use core::time::Duration;
 use std::os::fd::AsFd;
@@ -169,7 +170,7 @@ fn a_batch_that_comes_before_the_store_opens_pages_by_ranges() {
 #[test]
 fn a_full_queue_loses_no_request() {
     for bug in [Bug::None, Bug::Guard(GuardBug::OverflowForgotten)] {
-        let options = DeferredOptions { timing: HOUR, queue_len: 8 };
+        let options = DeferredOptions { timing: HOUR, queue_len: 8, ..DeferredOptions::default() };
         let all = Protected::new(Pages::new(200), &options, false);
         plant(bug);
         (0..200).step_by(2).for_each(|page| all.write(page..page + 1));
@@ -202,6 +203,24 @@ fn synchronous_protection_changes_rights_with_each_writer() {
     assert_eq!(all.pages.rights(), [Right::Read; 8]);
     let stats = all.stats();
     assert_eq!((stats.open_calls, stats.close_calls, stats.faults_served), (2, 2, 0));
+}
+
+#[test]
+fn a_service_that_opens_at_once_spares_the_faults_and_closes_later() {
+    let options =
+        DeferredOptions { timing: HOUR, opens_at_once: true, ..DeferredOptions::default() };
+    let all = Protected::new(Pages::new(8), &options, false);
+    for round in 1..=3 {
+        all.write(2..5);
+        let open = [2, 3, 4].map(|page| all.pages.right(page));
+        assert_eq!(open, [Right::Write; 3], "until the next batch");
+        all.write(2..5);
+        all.settle();
+        assert_eq!(all.pages.rights(), [Right::Read; 8]);
+        let stats = all.stats();
+        let calls = (stats.open_calls, stats.close_calls, stats.faults_served);
+        assert_eq!(calls, (round, round, 0), "one for neighbours");
+    }
 }
 
 #[test]
@@ -406,7 +425,8 @@ fn scattered() {
     }
     let pages = Pages { base, count: PIECES * PIECE / PAGE };
     // No batch comes in time: nothing but the bound keeps mappings few.
-    let options = DeferredOptions { timing: HOUR, queue_len: 1 << 12 };
+    let options =
+        DeferredOptions { timing: HOUR, queue_len: 1 << 12, ..DeferredOptions::default() };
     let all = Protected::new(pages, &options, false);
     let (mut most, limit) = (0, mappings::limit());
     for page in (0..all.pages.count).step_by(2) {

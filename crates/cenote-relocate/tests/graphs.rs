@@ -35,6 +35,7 @@ fn export(store: &Store, graph: &Graph, pools: &[usize]) -> (ImportManifest, Vec
             size_max: from.record.size_max,
             permissions: 0o600,
             at_rest: from.at_rest,
+            protect: cenote_store::DataProtection::None,
             torn: from.torn,
             puddles: from
                 .puddles

@@ -46,6 +46,7 @@ fn pool(name: &str, old_id: u64, puddles: &[(u64, u64)]) -> ImportPool {
         size_max: u64::MAX,
         permissions: 0o600,
         at_rest: AtRest::None,
+        protect: cenote_store::DataProtection::None,
         torn: false,
         puddles: puddles
             .iter()

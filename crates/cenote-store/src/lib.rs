@@ -82,6 +82,7 @@ mod pool_growth;
 mod pools;
 mod reading;
 mod rooted;
+mod write_protection;
 
 // Copies and moves.
 mod backup;
@@ -132,5 +133,5 @@ pub use sealed::VerifiedPuddle;
 pub use cenote_atrest::{
     Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault,
 };
-pub use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode};
+pub use cenote_layout::catalog::{AtRest, DataProtection, HeapKind, ObjectRecord, PoolMode};
 pub use cenote_log::CrashKind;

@@ -3,7 +3,9 @@
 
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Control;
-use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, PoolRecord, PuddleRecord};
+use cenote_layout::catalog::{
+    AtRest, DataProtection, HeapKind, PoolMode, PoolRecord, PuddleRecord,
+};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -52,6 +54,8 @@ pub struct ImportPool {
     pub permissions: u32,
     /// How it is protected at rest: then its puddles come sealed.
     pub at_rest: AtRest,
+    /// How its data are to be write-protected.
+    pub protect: DataProtection,
     /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]): then it does here.
     pub torn: bool,
     /// In index order, from the root puddle on, without a gap.
@@ -115,6 +119,8 @@ pub struct QuiescentPool {
     pub record: PoolRecord,
     /// How it is protected at rest.
     pub at_rest: AtRest,
+    /// How its data are write-protected.
+    pub protect: DataProtection,
     /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]).
     pub torn: bool,
     /// Its puddles in index order, each with the name of the file that holds it. For a pool in
@@ -128,7 +134,8 @@ impl QuiescentPool {
         let puddles = control.catalog.state.puddles_of(record.id);
         let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
         let torn = control.catalog.state.torn.contains(&record.id);
-        Self { record, at_rest, torn, puddles: puddles.into_iter().map(named).collect() }
+        let protect = control.catalog.state.data_protection(record.id);
+        Self { record, at_rest, protect, torn, puddles: puddles.into_iter().map(named).collect() }
     }
 
     /// Bytes of the file of one of its puddles.

@@ -20,8 +20,9 @@ use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::{check_heap, check_size, find, start_of, why_no_name};
 use crate::kernel::puddles::puddle::{DIR, file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
+use crate::write_protection::refuse_hosted;
 use cenote_atrest::Keyring;
-use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, DataProtection, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{INCOMPAT_POOLS_AT_REST, heap_feature};
@@ -37,6 +38,8 @@ pub struct PoolInfo {
     pub record: PoolRecord,
     /// How it is protected at rest.
     pub at_rest: AtRest,
+    /// How its data are write-protected. As far as a daemon's client knows, never.
+    pub protect: DataProtection,
     /// Bytes of its puddles.
     pub bytes: u64,
     /// Number of its puddles.
@@ -67,6 +70,7 @@ fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
     if options.at_rest != AtRest::None && options.mode != PoolMode::Shadowed {
         return Err(StoreError::Protected { name: name.into(), what: "a pool in direct mode" });
     }
+    options.protectable(name).refuse(options.protect)?;
     if options.permissions & !0o777 != 0 {
         return Err(bad_permissions(options.permissions));
     }
@@ -110,8 +114,9 @@ impl Store {
                 .get(&record.id)
                 .map_or_else(|| start_of(&control, record.id), |core| core.start());
             let pending = pending.get(&record.id).copied().unwrap_or_default();
-            let at_rest = state.at_rest(record.id);
-            PoolInfo { at_rest, record: record.clone(), bytes, puddles, opened, start, pending }
+            let (at_rest, protect) = (state.at_rest(record.id), state.data_protection(record.id));
+            let record = record.clone();
+            PoolInfo { at_rest, protect, record, bytes, puddles, opened, start, pending }
         };
         state.pools.values().map(info).collect()
     }
@@ -141,6 +146,7 @@ impl Store {
                     what: "a pool that a daemon keeps",
                 });
             }
+            refuse_hosted(name, options.protect)?;
             let id = connection.daemon.create_pool(name, options)?;
             self.learn_pools()?;
             return Ok(id);
@@ -207,6 +213,7 @@ impl Store {
             inner.pool_journal(&mut control)?;
         }
         records.push(Record::Pool(pool));
+        records.extend(inner.protected_from_now(&mut control, id, options.protect)?);
         let made = by.map(|(client, token)| Record::PoolMade { client, token, pool: id });
         if !planted(Bug::PoolMadeApart) {
             records.extend(made.clone());

@@ -67,7 +67,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::io;
 
-pub use access::{is_bus_error, is_peek, is_store};
+pub use access::{is_bus_error, is_peek, is_store, place};
 use access::{may_retry, note_access, note_resolved};
 use table::{FREE, HandlerSlot, LIVE};
 

@@ -15,6 +15,7 @@ compile_error!("a window of 1 TiB needs a 64-bit address space");
 
 pub mod allocator;
 pub mod alt_stack;
+pub mod backtrace;
 pub mod bytes;
 pub mod cpu;
 pub mod cpu_number;

@@ -9,6 +9,7 @@
 //! | [`environment`] | numbers that the environment sets: seeds, rounds, kills |
 //! | [`lost`] | pages that cannot be read any more |
 //! | [`random`] | numbers from a seed |
+//! | [`strays`] | stray stores that do not end the process |
 //! | [`time`] | a limit on waiting |
 //! | [`words`] | words that a child writes until it is killed |
 //!
@@ -20,5 +21,6 @@ pub mod ended;
 pub mod environment;
 pub mod lost;
 pub mod random;
+pub mod strays;
 pub mod time;
 pub mod words;

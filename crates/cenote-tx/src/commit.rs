@@ -106,18 +106,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
     // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the
     // range moves.
     if !context.redo.is_empty() {
-        // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
-        // this store needs no fence.
-        context.writer.mark_committed();
-        reach(Step::CommitStored);
-        refuse_lost(context)?;
-        apply_redo(context);
-        if !planted(Bug::RedoNotFenced) {
-            // Of the data alone: whether the range on media says "committed" or still "running" is
-            // all the same to recovery, which finds the whole seal. So its line is not
-            // flushed here, but once, by the fence that makes the finishing store durable.
-            context.persistence.fence();
-        }
+        redo_durably(context)?;
     }
     reach(Step::CommitEnds);
     // State 3: everything is in place and durable; the range says so.
@@ -136,6 +125,23 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
         settle(&context.allocated);
     }
     release(&context.freed);
+    Ok(())
+}
+
+/// State 2, sealed, with deferred writes: makes them, durably.
+fn redo_durably(context: &mut TxContext) -> Result<(), LogError> {
+    // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
+    // this store needs no fence.
+    context.writer.mark_committed();
+    reach(Step::CommitStored);
+    refuse_lost(context)?;
+    apply_redo(context);
+    if !planted(Bug::RedoNotFenced) {
+        // Of the data alone: whether the range on media says "committed" or still "running" is
+        // all the same to recovery, which finds the whole seal. So its line is not
+        // flushed here, but once, by the fence that makes the finishing store durable.
+        context.persistence.fence();
+    }
     Ok(())
 }
 

@@ -3,11 +3,14 @@
 
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
+use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{AllocError, BackingError, Block, FreeError, Heap, RootWay};
 use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
+use cenote_medium::planted::{Bug, planted};
+use cenote_protect::AttendedStores;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -135,6 +138,8 @@ pub struct TxContext {
     pub(crate) freed_at: RangeSet,
     /// Whether a block among them has a ticket.
     pub(crate) tickets: bool,
+    /// What it holds open of protected data, from when it is told of a range to its end.
+    pub(crate) stores: AttendedStores,
     /// Whether the range that finished the last transaction may not be durable yet.
     pub(crate) range_pending: bool,
 }
@@ -168,6 +173,7 @@ impl TxContext {
             freed: Vec::new(),
             freed_at: RangeSet::default(),
             tickets: false,
+            stores: AttendedStores::default(),
             range_pending: false,
         }
     }
@@ -196,6 +202,21 @@ impl TxContext {
 }
 
 impl TxContext {
+    /// Tells what attends of a range that is about to be changed, before that is logged: a reclaim
+    /// that is under way, and the protection of data.
+    ///
+    /// # Safety
+    /// The range is readable, and no other thread writes to it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn tell(&mut self, ptr: *const u8, len: usize) {
+        if is_recording() && !planted(Bug::ReclaimMissesAdd) {
+            // SAFETY: passed on.
+            unsafe { before_change(ptr as u64, len as u64) };
+        }
+        self.stores.begin(ptr.addr(), len);
+    }
+
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.ranges.clear();
@@ -212,6 +233,10 @@ impl TxContext {
         self.buffer.clear();
         self.allocated.clear();
         self.tickets = false;
+        // The last store has been made: of a commit, a rollback, or a log that is given up.
+        if !self.stores.is_empty() {
+            self.stores.end();
+        }
     }
 }
 

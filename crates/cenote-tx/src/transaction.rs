@@ -13,26 +13,14 @@ use crate::abort::abort;
 use crate::commit::{commit_logged, refuse_lost};
 use crate::context::{HeapBlock, Redo, StoredAt, TxContext, TxError, Volatile};
 use crate::ranges::Range;
-use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap, RootWay, Taking};
 use cenote_layout::id::TypeId;
 use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, EntryKind, entry_size};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, LoggedBug, is_refused, planted};
+use cenote_protect::is_attended;
 use cenote_sys::bytes::settle;
 use std::ptr::NonNull;
-
-/// Tells a reclaim that is under way of a range that is about to be changed, before that is logged.
-///
-/// # Safety
-/// The range is readable, and no other thread writes to it.
-#[cold]
-unsafe fn record(ptr: *const u8, len: usize) {
-    if !planted(Bug::ReclaimMissesAdd) {
-        // SAFETY: passed on.
-        unsafe { before_change(ptr as u64, len as u64) };
-    }
-}
 
 /// Appends a copy of `len` bytes at `src` to `buffer`, settled. Returns the copy's address.
 ///
@@ -74,6 +62,7 @@ impl<'c> Transaction<'c> {
     #[inline]
     pub(crate) fn new(context: &'c mut TxContext) -> Self {
         debug_assert_eq!(context.writer.entries(), 0);
+        debug_assert!(context.stores.is_empty());
         Self { context }
     }
 
@@ -226,9 +215,9 @@ impl<'c> Transaction<'c> {
     #[inline(always)]
     unsafe fn add_inline(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
         let start = ptr as u64;
-        if is_recording() {
+        if is_attended() {
             // SAFETY: passed on; no other thread writes to the range until the transaction ends.
-            unsafe { record(ptr, len) };
+            unsafe { self.context.tell(ptr, len) };
         }
         // SAFETY: writable, and used by this thread alone until the transaction ends (contract of
         // `add`).
@@ -317,10 +306,10 @@ impl<'c> Transaction<'c> {
         if len == 0 {
             return Ok(());
         }
-        if is_recording() {
+        if is_attended() {
             // SAFETY: a writable range is readable; no other thread writes to it until the
             // transaction ends.
-            unsafe { record(dst, len) };
+            unsafe { self.context.tell(dst, len) };
         }
         let context = &mut *self.context;
         if context.ranges.overlaps(start, end) {
@@ -439,6 +428,9 @@ impl<'c> Transaction<'c> {
             (Ok(block), None) => block,
         };
         let addr = block.addr;
+        if is_attended() {
+            context.stores.begin(addr.as_ptr().addr(), size as usize);
+        }
         context.tickets |= block.has_ticket;
         if !is_power {
             // No content is hashed or flushed at `process`; the range only says "needs no logging".
@@ -535,6 +527,8 @@ impl<'c> Transaction<'c> {
         if self.context.writer.entries() != 0 {
             // An error drops `self`, which aborts.
             commit_logged(self.context)?;
+        } else if !self.context.stores.is_empty() {
+            self.context.stores.end();
         }
         core::mem::forget(self);
         Ok(())
@@ -551,6 +545,9 @@ impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         if self.context.writer.entries() != 0 {
             abort(self.context);
+        } else if !self.context.stores.is_empty() {
+            // What it was told of was not logged: the log was full.
+            self.context.stores.end();
         }
     }
 }

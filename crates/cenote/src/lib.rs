@@ -86,6 +86,7 @@
 
 extern crate self as cenote;
 
+mod announced;
 mod answers;
 mod archiving;
 mod attend;
@@ -105,6 +106,7 @@ mod error_kinds;
 mod extensions;
 pub mod filter;
 mod frames;
+mod guarding;
 mod had;
 mod half_done;
 pub mod heap_ptr;
@@ -153,6 +155,7 @@ mod wait_limit;
 mod waits;
 mod watch;
 
+pub use announced::Stores;
 pub use archiving::{
     ArchivingError, ArchivingProgress, Codec, Exclusive, ExportOptions, Exported, ImportOptions,
     ImportedArchive, Inspected, LeftEntry, OnArchiving, Stale,
@@ -174,10 +177,11 @@ pub use cenote_store::relocate::{
 };
 pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy,
-    CrashKind, Damage, DamagePolicy, FormatError, FormatOptions, HeapKind, JournalPolicy, KeyError,
-    Keyring, Locking, MasterKey, OpenError, OpenOptions, OpenReport, PermissionChange, PoolInfo,
-    PoolListing as ListedPool, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
-    RestoredPool, StoreError, StoreInfo, UndecidedLogs, VerifiedPuddle, WindowPolicy,
+    CrashKind, Damage, DamagePolicy, DataProtection, FormatError, FormatOptions, HeapKind,
+    JournalPolicy, KeyError, Keyring, Locking, MasterKey, OpenError, OpenOptions, OpenReport,
+    PermissionChange, PoolInfo, PoolListing as ListedPool, PoolMode, PoolOptions, PoolStart,
+    PowerLossPolicy, Psync, RestoredPool, StoreError, StoreInfo, UndecidedLogs, VerifiedPuddle,
+    WindowPolicy,
 };
 pub use cenote_tx::TxError;
 pub use copy_pool::{CopiedPool, CopyOptions, CopyPhase, CopyProgress, OnCopyProgress};

@@ -4,6 +4,7 @@ use crate::checking::{drop_later, is_within};
 use crate::copied;
 use crate::error::dangling;
 use crate::error::{Error, Result};
+use crate::guarding::ProtectedPool;
 use crate::known::{KnownType, known_types};
 use crate::lost::touch;
 use crate::one_type::one_rust_type;
@@ -94,6 +95,8 @@ pub(crate) struct PoolInner(ManuallyDrop<PoolParts>);
 
 pub(crate) struct PoolParts {
     pub(crate) heap: PoolHeap,
+    /// After the heap, which has the data protected.
+    pub(crate) protected: ProtectedPool,
     pub(crate) handle: PoolHandle,
     /// Writers exclude all threads; readers exclude writers.
     pub(crate) lock: RwLock<()>,
@@ -233,6 +236,7 @@ impl PoolInner {
         // SAFETY: the pool's only heap in this process (its root puddle's slot is taken by one),
         // and this crate changes blocks by transactions alone, which know their types.
         let backing = unsafe { PoolBacking::of(handle.clone()) };
+        let (protected, backing) = ProtectedPool::begin(backing)?;
         let heap = match PoolHeap::open(backing) {
             // Why there is none: its file is gone, or not as it should be.
             Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
@@ -243,6 +247,7 @@ impl PoolInner {
         };
         let mut pool = Self(ManuallyDrop::new(PoolParts {
             heap,
+            protected,
             lock: RwLock::new(()),
             readers: Readers::default(),
             // A shared pool's is never settled.

@@ -1,5 +1,6 @@
 //! The pools of a store that are open in this process, by name.
 
+use crate::announced::describe_strays;
 use crate::checking::Checking;
 use crate::copying;
 use crate::error::{Error, Result};
@@ -175,6 +176,7 @@ impl OpenPools {
         };
         let pool =
             pool.listed(Box::new(OpenListing { store: store.clone(), name: name.to_string() }));
+        describe_strays(&pool);
         self.watchers.iter().for_each(|watcher| watcher.opened(&pool));
         list.push((name.to_string(), Arc::downgrade(&pool)));
         Ok((pool, true))

@@ -146,8 +146,10 @@ impl Pool {
     /// [`locks`](cenote_heap::locks) that lie in it.
     ///
     /// # Errors
-    /// [`Error::Store`]: the system does not tell this process's number, start or boot.
+    /// [`Error::Store`]: the system does not tell this process's number, start or boot; the pool's
+    /// data are write-protected, and locks are stored to without a transaction.
     pub fn owner_liveness(&self) -> Result<cenote_heap::locks::PoolLiveness> {
+        self.inner.protected.refuse_locks(self.name())?;
         let failed = |error: std::io::Error| StoreError::Refused { detail: error.to_string() };
         Ok(cenote_heap::locks::PoolLiveness::new(&self.inner.handle).map_err(failed)?)
     }

@@ -44,6 +44,8 @@ impl Pool {
             "is in shadowed mode"
         } else if self.at_rest() != AtRest::None {
             "is protected at rest"
+        } else if self.data_protection().is_on() {
+            "has write-protected data"
         } else {
             return Ok(self.inner.store.store.persistence());
         };

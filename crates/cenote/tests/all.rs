@@ -39,6 +39,7 @@ mod mounted_anew;
 mod names;
 mod pools_together;
 mod progress;
+mod protected_data;
 mod psync_waits;
 mod reclaim;
 mod recovery_errors;

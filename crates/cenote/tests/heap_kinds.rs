@@ -2,8 +2,8 @@
 //! do is a typed error with the others.
 
 use cenote::{
-    Access, AtRest, Error, HeapKind, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool,
-    PoolMode, PoolOptions, Ptr, Reader, Result, Store,
+    Access, AtRest, DataProtection, Error, HeapKind, Keyring, Locking, MasterKey, OpenOptions,
+    Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store,
 };
 use cenote_heap::WrongKind;
 use cenote_layout::puddle::header_space;
@@ -32,13 +32,22 @@ pub(crate) struct Page {
 const ALL: [HeapKind; 3] = [HeapKind::Traced, UNTRACED[0], UNTRACED[1]];
 const UNTRACED: [HeapKind; 2] = [HeapKind::Logged, HeapKind::Wear { wait_ms: 1 }];
 
-/// With the options of a pool of each of these kinds.
+/// With the options of a pool of each of these kinds; of logged ones, also of one whose data are
+/// write-protected.
 fn over(kinds: &[HeapKind], test: fn(PoolOptions) -> Result<()>) -> Result<()> {
     kinds.iter().try_for_each(|heap| {
         println!("{heap:?}");
-        test(PoolOptions { heap: *heap, ..PoolOptions::default() })
+        test(PoolOptions { heap: *heap, ..PoolOptions::default() })?;
+        if *heap == HeapKind::Logged {
+            println!("with protected data");
+            test(PoolOptions { heap: *heap, protect: PROTECTED, ..PoolOptions::default() })?;
+        }
+        Ok(())
     })
 }
+
+/// Batches come in the middle of what tests do.
+const PROTECTED: DataProtection = DataProtection::Deferred { wait_ms: 1 };
 
 pub(crate) fn push(pool: &Pool, value: u64) -> Result<()> {
     pool.write(|tx| {
@@ -295,7 +304,13 @@ fn a_protected_pool_has_what_was_psynced() -> Result<()> {
         let dir = directory();
         let store = Store::open(dir.path())?;
         let (mode, at_rest) = (PoolMode::Shadowed, AtRest::Authenticated);
-        let options = PoolOptions { mode, at_rest, key: Some(key()), ..options };
+        let options = PoolOptions {
+            mode,
+            at_rest,
+            key: Some(key()),
+            protect: DataProtection::None,
+            ..options
+        };
         let pool = store.create_pool("list", &options)?;
         for i in 0..100 {
             push(&pool, i)?;

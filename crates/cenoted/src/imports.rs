@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::settling::granted;
 use crate::shared::Shared;
 use crate::spending::{Spent, spend_many, spend_types};
-use cenote_layout::catalog::{AtRest, RELOCATION_MOVES_MAX};
+use cenote_layout::catalog::{AtRest, DataProtection, RELOCATION_MOVES_MAX};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_proto::{
@@ -214,6 +214,7 @@ fn manifest(transfer: &File, len: u32) -> Result<ImportManifest, Refusal> {
         permissions: pool.permissions,
         // The protocol has no word for another.
         at_rest: AtRest::None,
+        protect: DataProtection::None,
         torn: pool.torn,
         puddles: pool.puddles.into_iter().map(puddle).collect(),
     };

@@ -10,6 +10,7 @@ pub mod list_tail;
 pub mod logged_open;
 pub mod nvmalloc;
 pub mod nvmalloc7;
+pub mod nvmalloc_table4;
 pub mod open_after_kill;
 pub mod pmo_files;
 pub mod pmo_kernels;
@@ -26,7 +27,7 @@ pub mod steady;
 pub use figure::{Body, Figure, Rows};
 
 /// All of them.
-pub const FIGURES: [Figure; 26] = [
+pub const FIGURES: [Figure; 27] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -50,6 +51,7 @@ pub const FIGURES: [Figure; 26] = [
     daemon::FIGURE,
     nvmalloc::figure4::FIGURE,
     nvmalloc::figure5::FIGURE,
+    nvmalloc_table4::FIGURE,
     nvmalloc7::FIGURE,
     nvmalloc::table2::FIGURE,
     nvmalloc::table3::FIGURE,

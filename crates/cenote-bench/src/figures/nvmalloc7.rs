@@ -154,7 +154,8 @@ fn grow<const N: usize>(
     Ok(watch.sample())
 }
 
-fn grow_sorted<const N: usize>(
+/// Inserts into maps in random order, with a transaction each, and destroys them.
+pub(super) fn grow_sorted<const N: usize>(
     place: &BenchPlace,
     count: u64,
     len_max: u64,

@@ -2,7 +2,7 @@
 
 use super::{Care, ChangedStore, StoreDir};
 use crate::units::{parse_bytes, parse_seconds};
-use cenote::{HeapKind, PoolMode};
+use cenote::{DataProtection, HeapKind, PoolMode};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -62,6 +62,11 @@ pub(crate) struct Create {
     /// Default: authenticated if a key is given, else none
     #[arg(long, value_name = "MODE", value_parser = crate::at_rest_modes::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
+    /// What is write-protected while a program has the pool open: none, or data, where only
+    /// transactions store; a stray store ends the program. Pages close 40 ms after a transaction,
+    /// with data:MS after so many ms, with data:sync at once. Only with --heap logged
+    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = parse_protect)]
+    pub(crate) protect: DataProtection,
     /// Only print what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
@@ -99,6 +104,20 @@ fn parse_permissions(text: &str) -> Result<u32, String> {
         Ok(bits) if bits <= 0o777 => Ok(bits),
         _ => Err("use three octal digits, such as 640".into()),
     }
+}
+
+fn parse_protect(text: &str) -> Result<DataProtection, String> {
+    let how = match text {
+        "none" => Some(DataProtection::None),
+        "data" => Some(DataProtection::DEFERRED),
+        "data:sync" => Some(DataProtection::Synchronous),
+        _ => text
+            .strip_prefix("data:")
+            .and_then(|wait| wait.parse().ok())
+            .map(|wait_ms| DataProtection::Deferred { wait_ms }),
+    };
+    let valid = how.filter(|how| how.is_valid());
+    valid.ok_or_else(|| "use none, data, data:MS with at most 60000, or data:sync".into())
 }
 
 pub(super) fn parse_heap(text: &str) -> Result<HeapKind, String> {

@@ -108,6 +108,7 @@ fn pool_options(store: &Store, arguments: &CopyPool) -> Result<PoolOptions, Fail
         permissions: record.permissions,
         at_rest: like.at_rest,
         key: key.map(Arc::new),
+        protect: like.protect,
     })
 }
 

@@ -1,6 +1,6 @@
 //! `cenote create`: makes a pool.
 
-use super::ls::{heap, mode};
+use super::ls::{guarded, heap, mode};
 use crate::at_rest_modes::name_of;
 use crate::cli::{Create, heap_with};
 use crate::failure::{Failure, Verdict, closed};
@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
             heap: kind_of_heap,
             at_rest: AtRest::of(protection),
             key: key.clone(),
+            protect: arguments.protect,
             puddle_size: arguments.size,
             size_max: arguments.size_max.unwrap_or(u64::MAX),
             mode: arguments.mode.unwrap_or(usual.mode),
@@ -53,7 +54,8 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         ))?;
         out.object(&json!({
             "pool": name, "bytes": options.puddle_size, "mode": mode(options.mode, AtRest::None),
-            "at_rest": name_of(protection), "heap": heap(options.heap), "dry_run": true,
+            "at_rest": name_of(protection), "heap": heap(options.heap),
+            "protect": options.protect.to_string(), "dry_run": true,
         }))?;
         return Ok(Verdict::Clean);
     }
@@ -78,13 +80,14 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         "pool": name, "id": id.0, "bytes": options.puddle_size,
         "mode": mode(options.mode, AtRest::None),
         "at_rest": name_of(protection), "heap": heap(options.heap),
+        "protect": options.protect.to_string(),
     }))?;
     Ok(Verdict::Clean)
 }
 
 /// What a pool is, for people.
 fn kind(options: &PoolOptions) -> String {
-    let mode = mode(options.mode, options.at_rest);
+    let mode = guarded(mode(options.mode, options.at_rest), options.protect);
     match options.heap {
         HeapKind::Traced => mode,
         HeapKind::Logged => format!("{mode}, logged heap"),

@@ -8,8 +8,8 @@ use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
 use cenote::{
-    Access, AtRest, AtRestError, CopyRefused, Error, HeapKind, NamedRoot, PoolInfo, PoolMode,
-    PoolStart, Store, StoreInfo,
+    Access, AtRest, AtRestError, CopyRefused, DataProtection, Error, HeapKind, NamedRoot, PoolInfo,
+    PoolMode, PoolStart, Store, StoreInfo,
 };
 use cenote_store::StoreError;
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ pub(crate) fn table(pools: &[PoolRow]) -> Table {
             pool.record.name.clone(),
             bytes(pool.bytes),
             pool.puddles.to_string(),
-            mode(pool.record.mode, pool.at_rest),
+            guarded(mode(pool.record.mode, pool.at_rest), pool.protect),
             heap(pool.record.heap).into(),
             match roots {
                 Err(Unread::Kept) => "-".into(),
@@ -181,6 +181,7 @@ pub(crate) fn as_json(listed: &PoolRow) -> Value {
         "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
         "due_puddles": pool.pending,
         "mode": mode(record.mode, AtRest::None), "at_rest": name_of(pool.at_rest.mode()),
+        "protect": pool.protect.to_string(),
         "heap": heap(record.heap), "wear_wait_ms": wear_wait_ms(record.heap),
         "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
@@ -203,6 +204,15 @@ pub(crate) fn mode(mode: PoolMode, at_rest: AtRest) -> String {
         (PoolMode::Shadowed, at_rest) => {
             format!("shadowed, {}", name_of(at_rest.mode()))
         }
+    }
+}
+
+/// What [`mode`] says, and whether the data are write-protected.
+pub(crate) fn guarded(mode: String, protect: DataProtection) -> String {
+    match protect {
+        DataProtection::None => mode,
+        DataProtection::Deferred { .. } => format!("{mode}, data protected"),
+        DataProtection::Synchronous => format!("{mode}, data protected at once"),
     }
 }
 

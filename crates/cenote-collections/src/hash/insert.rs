@@ -196,7 +196,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             let (grown, target) =
                 tx.attempt(|tx| self.prepare(tx, header, &split, home, newcomer))?;
 
-            for &(page, moved) in &split.moves {
+            // Pages of which nothing moves are not logged.
+            for &(page, moved) in split.moves.iter().filter(|(_, moved)| !moved.is_empty()) {
                 for slot in moved {
                     HashPage::place(page, slot).write_bytes(0, 1);
                 }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
-use cenote::{MediumOptions, Pool, RealMedium, Store};
+use cenote::{DataProtection, HeapKind, MediumOptions, Pool, PoolOptions, RealMedium, Store};
 use cenote_store::{FormatOptions, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +21,17 @@ pub(crate) fn power_pool(path: &Path) -> Pool {
     let medium: Arc<RealMedium> = Arc::new(RealMedium::open(path, &options).expect("a medium"));
     cenote_store::format(medium.clone(), &FormatOptions::default()).expect("a format");
     Store::open_on(medium, &OpenOptions::default()).expect("a store").pool("test").expect("a pool")
+}
+
+/// The same with write-protected data, whose pages close as soon as they may.
+pub(crate) fn protected_pool(path: &Path) -> Pool {
+    let store = Store::open(path).expect("a store");
+    let (heap, protect) = (HeapKind::Logged, DataProtection::Deferred { wait_ms: 0 });
+    match store.pools().is_empty() {
+        true => store.create_pool("test", &PoolOptions { heap, protect, ..PoolOptions::default() }),
+        false => store.pool("test"),
+    }
+    .expect("a pool")
 }
 
 /// Nothing leaked, nothing dangling.

@@ -2,7 +2,7 @@
 
 use super::{Map, all, found, make};
 use crate::common::{assert_sound, directory, pool};
-use cenote::{Access, Error, PoolMode, PoolOptions, Result, Store};
+use cenote::{Access, DataProtection, Error, HeapKind, PoolMode, PoolOptions, Result, Store};
 
 fn is_refused<T: core::fmt::Debug>(result: Result<T>, part: &str) {
     let error = result.expect_err("refused");
@@ -57,6 +57,17 @@ fn pools_whose_memory_is_no_file_are_refused() {
     let pool = store.create_pool("shadowed", &options).unwrap();
     let map = make(&pool);
     is_refused(map.open(&pool), "shadowed mode");
+}
+
+#[test]
+fn pools_whose_data_are_write_protected_are_refused() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    let (heap, protect) = (HeapKind::Logged, DataProtection::DEFERRED);
+    let options = PoolOptions { heap, protect, ..PoolOptions::default() };
+    let pool = store.create_pool("protected", &options).unwrap();
+    let map = make(&pool);
+    is_refused(map.open(&pool), "write-protected data");
 }
 
 #[test]

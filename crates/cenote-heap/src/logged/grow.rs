@@ -203,12 +203,17 @@ impl<G: Backing> LoggedHeap<G> {
         let wanted = more.next_multiple_of(SLOT_SIZE).max(self.backing.puddle_size());
         let least = puddle_for(class);
         let extent = growth.take(&*self.backing, TakenFor::Data, (least, wanted.max(least)))?;
+        let body = Region::body(&extent);
+        self.backing.begin_data(body.addr(), body.len)?;
         // Before another thread can get a block there, and free it.
         self.mark(&extent, Some(number));
         // SAFETY: a puddle of the pool, mapped, that no sub-heap names; its body is of the data of
         // this sub-heap from now on.
-        let added = unsafe { member.heap.add_data(&Region::body(&extent)) };
-        added.inspect_err(|_| hang(&self.backing, extent.addr, 0))?;
+        let added = unsafe { member.heap.add_data(&body) };
+        added.inspect_err(|_| {
+            hang(&self.backing, extent.addr, 0);
+            self.backing.end_data(extent.addr);
+        })?;
         growth.use_up(extent.index);
         self.bring_near(member);
         Ok(())

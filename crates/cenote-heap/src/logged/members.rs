@@ -135,6 +135,10 @@ impl<G: Backing> LoggedHeap<G> {
                 return Err(LoggedError::Puddle { number, puddle });
             }
             self.mark(&extent, is_data.then_some(number));
+            if is_data {
+                let body = Region::body(&extent);
+                self.backing.begin_data(body.addr(), body.len)?;
+            }
         }
         // SAFETY: its metadata are mapped as long as the heap lives, which ends the guards before
         // its backing, and each part lies in one puddle; all stores are those of writers.
@@ -228,6 +232,7 @@ impl<G: Backing> Drop for LoggedHeap<G> {
             member.heap.meta.unguard();
         }
         for extent in self.backing.extents() {
+            self.backing.end_data(extent.addr);
             hang(&self.backing, extent.addr, 0);
         }
     }

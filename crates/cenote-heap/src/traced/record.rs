@@ -29,6 +29,7 @@ use crate::trace::Types;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
+use cenote_protect::Attention;
 use cenote_sys::bytes::load_word;
 use cenote_sys::fork_guard;
 use cenote_sys::process_lock::ProcessLock;
@@ -43,7 +44,7 @@ const OLD_BYTES_MAX: u64 = 256 << 20;
 
 /// Recorders of this process.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
-static RECORDERS: ProcessLock<Vec<Arc<Recorder>>> = ProcessLock::new(Vec::new());
+static RECORDERS: ProcessLock<Vec<(Arc<Recorder>, Attention)>> = ProcessLock::new(Vec::new());
 
 /// What a heap keeps of a reclaim.
 #[derive(Debug, Default)]
@@ -94,7 +95,7 @@ pub unsafe fn before_change(addr: u64, len: u64) {
     let process = fork_guard::current();
     let is_own =
         |recorder: &&Arc<Recorder>| recorder.process == process || planted(Bug::RecorderInherited);
-    for recorder in RECORDERS.lock().iter().filter(is_own) {
+    for recorder in RECORDERS.lock().iter().map(|(recorder, _)| recorder).filter(is_own) {
         // SAFETY: the caller of this function keeps the range readable and unwritten meanwhile.
         unsafe { recorder.change(addr, addr.saturating_add(len)) };
     }
@@ -325,7 +326,7 @@ impl Recorder {
 
     /// From now on changes are recorded.
     pub(super) fn start(self: &Arc<Self>) {
-        RECORDERS.lock().push(Arc::clone(self));
+        RECORDERS.lock().push((Arc::clone(self), Attention::begin()));
         RECORDING.fetch_add(1, Ordering::SeqCst);
         // A process that begins to use a pool after the caller has seen that none did sees that
         // changes are recorded.
@@ -334,8 +335,8 @@ impl Recorder {
 
     pub(super) fn stop(self: &Arc<Self>) {
         let mut recorders = RECORDERS.lock();
-        if let Some(at) = recorders.iter().position(|other| Arc::ptr_eq(other, self)) {
-            recorders.swap_remove(at);
+        if let Some(at) = recorders.iter().position(|(other, _)| Arc::ptr_eq(other, self)) {
+            drop(recorders.swap_remove(at));
             RECORDING.fetch_sub(1, Ordering::SeqCst);
         }
     }

@@ -1,8 +1,9 @@
 //! Records of the catalog.
 
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, HeapKind, HostedClientRecord, LeaseRecord, MoveRecord, ObjectRecord,
-    PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord,
+    AtRest, ClientRecord, DataProtection, HeapKind, HostedClientRecord, LeaseRecord, MoveRecord,
+    ObjectRecord, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+    RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -86,6 +87,7 @@ pub(super) fn one_of_each() -> Vec<Record> {
         Record::Relocated(uuid),
         Record::PoolMade { client: uuid, token: uuid, pool },
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
+        Record::PoolProtected(PoolId(3), DataProtection::Deferred { wait_ms: 40 }),
         Record::SealedAs { puddle: uuid, identity: uuid },
         Record::Window { base: 1 << 40, len: 1 << 36 },
         Record::Kept { puddle: uuid, sum: 7 },

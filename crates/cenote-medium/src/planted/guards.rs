@@ -28,6 +28,8 @@ pub enum GuardBug {
     LeaveNotQueued,
     /// A batch takes a page of protected data from its writer.
     WriterIgnored,
+    /// A transaction that has ended keeps open the pages that it stored into.
+    CommitKeepsOpen,
     /// A request that finds its queue full is forgotten.
     OverflowForgotten,
 }

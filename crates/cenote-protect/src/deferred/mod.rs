@@ -35,6 +35,12 @@
 //! stores until it has noted them, and neither opens what the other one denies. A resolver that
 //! serves both asks this one first: a stray write is not noted.
 //!
+//! # Opening at once
+//!
+//! A fault that a handler resolves takes several times as long as a system call. So a service may
+//! have the first writer of a page open it ([`DeferredOptions::opens_at_once`]), as pools do. A
+//! batch that closes the page in the same moment makes it fault, as above.
+//!
 //! # Synchronous protection
 //!
 //! [`DeferredTiming::Synchronous`] changes rights at once, with the first writer of a page and with
@@ -44,7 +50,7 @@ mod pages;
 mod requests;
 mod service;
 
-pub use service::{DeferredOptions, DeferredService, DeferredStats, DeferredTiming};
+pub use service::{DeferredOptions, DeferredService, DeferredStats, DeferredTiming, Describe};
 
 use crate::dirty_bitmap::PAGE;
 use crate::explain::{tell_of_faults, tell_once};
@@ -133,19 +139,55 @@ impl DeferredRange {
     /// outside is left out.
     #[inline]
     pub fn begin(&self, bytes: Range<usize>) -> PageWriter<'_> {
+        let pages = self.pages_of(bytes);
+        self.enter(&pages);
+        PageWriter { range: self, pages }
+    }
+
+    /// The pages that hold these bytes, as far as they lie in the range.
+    #[inline]
+    pub(crate) fn pages_of(&self, bytes: Range<usize>) -> Range<u64> {
         let own = self.range();
         let (from, to) = (bytes.start.max(own.start), bytes.end.min(own.end));
         if from >= to {
-            return PageWriter { range: self, pages: 0..0 };
+            return 0..0;
         }
         let page = |address: usize| ((address - own.start) / PAGE) as u64;
-        let pages = page(from)..page(to - 1) + 1;
+        page(from)..page(to - 1) + 1
+    }
+
+    /// A writer of pages comes.
+    #[inline]
+    pub(crate) fn enter(&self, pages: &Range<u64>) {
+        let mut closed = 0..0;
         for page in pages.clone() {
-            if self.words().enter(page) {
-                self.service.asked_to_open(&self.shared, page);
+            if !self.words().enter(page) {
+                continue;
+            }
+            if closed.end != page {
+                self.ask_to_open(closed);
+                closed = page..page;
+            }
+            closed.end = page + 1;
+        }
+        self.ask_to_open(closed);
+    }
+
+    #[inline]
+    fn ask_to_open(&self, pages: Range<u64>) {
+        if !pages.is_empty() {
+            self.service.asked_to_open(&self.shared, pages);
+        }
+    }
+
+    /// It goes.
+    #[inline]
+    pub(crate) fn leave(&self, pages: &Range<u64>) {
+        for page in pages.clone() {
+            if self.words().leave(page) {
+                self.service.asked_to_close(&self.shared, page);
             }
         }
-        PageWriter { range: self, pages }
     }
 
     fn words(&self) -> &PageWords {
@@ -205,6 +247,18 @@ impl DeferredRange {
         &self.service
     }
 
+    /// All pages are writable from now on, and no call changes a right.
+    pub(crate) fn end(&self) {
+        // Waits for a batch: after this no right of the range changes.
+        self.service.remove(self.shared.number);
+        let pages = 0..self.words().len();
+        pages.clone().for_each(|page| self.words().open(page));
+        // SAFETY: the caller's pages by the promise of `new`; writing is given, not taken. Where
+        // the kernel refuses it, a store faults.
+        let _ = unsafe { self.shared.owner.set(pages, Right::Write) };
+        self.shared.owner.retire();
+    }
+
     /// Whether the words say that a page is open.
     #[must_use]
     pub fn is_open(&self, page: u64) -> bool {
@@ -222,10 +276,6 @@ impl Drop for DeferredRange {
 impl Drop for PageWriter<'_> {
     #[inline]
     fn drop(&mut self) {
-        for page in self.pages.clone() {
-            if self.range.words().leave(page) {
-                self.range.service.asked_to_close(&self.range.shared, page);
-            }
-        }
+        self.range.leave(&self.pages);
     }
 }

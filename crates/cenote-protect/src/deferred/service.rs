@@ -3,6 +3,10 @@
 //! Its thread sleeps until there is a request, then waits for the time that requests are deferred,
 //! and takes all that came. A batch runs under a lock: [`DeferredService::settle`] runs one in the
 //! calling thread, and a range ends between two batches.
+//!
+//! The thread also says what a stray store would have changed ([`DeferredService::describe_by`]).
+//! Heap and catalog know that behind locks, which a fault handler may not take. The handler waits
+//! for the thread, a second at most: the thread of the store may itself have such a lock.
 
 use super::SharedRange;
 use super::pages::{PageVerdict, PageWords};
@@ -10,12 +14,14 @@ use super::requests::{PageRequest, RequestQueues, drained};
 use crate::owner::Owner;
 use crate::right::Right;
 use cenote_medium::planted::{Bug, GuardBug, planted};
-use cenote_sys::fork_guard;
 use cenote_sys::mappings::{self, Fineness};
+use cenote_sys::{fault, fork_guard};
+use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
@@ -35,11 +41,16 @@ pub struct DeferredOptions {
     pub timing: DeferredTiming,
     /// Requests of a kind that wait at most. If more come, the next batch looks at all pages.
     pub queue_len: usize,
+    /// The first writer of a page that is closed opens it by a system call, and closing alone is
+    /// deferred. Otherwise its store faults, or a batch was faster: that is for writers who say
+    /// long before what they store into.
+    pub opens_at_once: bool,
 }
 
 impl Default for DeferredOptions {
     fn default() -> Self {
-        Self { timing: DeferredTiming::Deferred(Duration::from_millis(40)), queue_len: 1 << 14 }
+        let timing = DeferredTiming::Deferred(Duration::from_millis(40));
+        Self { timing, queue_len: 1 << 14, opens_at_once: false }
     }
 }
 
@@ -80,17 +91,32 @@ fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// Changes the rights of all ranges that were added to it, until it is dropped.
-#[derive(Debug)]
+/// Says what lies at an address, in one line without its end.
+pub type Describe = dyn Fn(usize) -> Option<String> + Send + Sync;
+
+/// How long a handler waits for the thread, in steps of [`STEP`].
+const STEPS: u32 = 20_000;
+const STEP: Duration = Duration::from_micros(50);
+
+/// Changes the rights of all ranges that were added to it, until it ends or is dropped.
 pub struct DeferredService {
     inner: Arc<ServiceInner>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     token: u64,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for DeferredService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeferredService")
+            .field("timing", &self.inner.timing)
+            .finish_non_exhaustive()
+    }
+}
+
 struct ServiceInner {
     timing: DeferredTiming,
+    /// Pages are opened by their first writer.
+    opens_at_once: bool,
     queues: RequestQueues,
     /// By number; held by a batch.
     ranges: Mutex<Vec<Option<Arc<SharedRange>>>>,
@@ -98,6 +124,9 @@ struct ServiceInner {
     is_idle: AtomicBool,
     ends: AtomicBool,
     thread: OnceLock<Thread>,
+    describe: OnceLock<Box<Describe>>,
+    /// Where a stray store was to go that is to be described; 0: nowhere.
+    stray: AtomicUsize,
 }
 
 impl DeferredService {
@@ -108,22 +137,69 @@ impl DeferredService {
     pub fn start(options: &DeferredOptions) -> io::Result<Arc<Self>> {
         let inner = Arc::new(ServiceInner {
             timing: options.timing,
+            opens_at_once: options.opens_at_once || options.timing == DeferredTiming::Synchronous,
             queues: RequestQueues::new(options.queue_len),
             ranges: Mutex::default(),
             counters: Counters::default(),
             is_idle: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             thread: OnceLock::new(),
+            describe: OnceLock::new(),
+            stray: AtomicUsize::new(0),
         });
-        let thread = match options.timing {
-            DeferredTiming::Synchronous => None,
-            DeferredTiming::Deferred(wait) => {
-                let inner = Arc::clone(&inner);
-                let run = move || inner.serve(wait);
-                Some(thread::Builder::new().name("cenote-protect".to_owned()).spawn(run)?)
-            }
+        let wait = match options.timing {
+            DeferredTiming::Synchronous => Duration::ZERO,
+            DeferredTiming::Deferred(wait) => wait,
         };
+        let run = {
+            let inner = Arc::clone(&inner);
+            move || inner.serve(wait)
+        };
+        let thread = thread::Builder::new().name("cenote-protect".to_owned()).spawn(run)?;
+        let _ = inner.thread.set(thread.thread().clone());
+        let thread = Mutex::new(Some(thread));
         Ok(Arc::new(Self { inner, thread, token: fork_guard::token() }))
+    }
+
+    /// From now on a stray store is described so, on standard error. The first call counts.
+    pub fn describe_by(&self, describe: Box<Describe>) {
+        let _ = self.inner.describe.set(describe);
+    }
+
+    /// Has a stray store described. Async-signal-safe, and waits for another thread.
+    pub(crate) fn report(&self, address: usize) {
+        let inner = &*self.inner;
+        let ours = fork_guard::is_current(self.token) && inner.describe.get().is_some();
+        let Some(thread) = inner.thread.get().filter(|_| ours) else { return };
+        if inner.stray.compare_exchange(0, address, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        thread.unpark();
+        for _ in 0..STEPS {
+            if inner.stray.load(Ordering::SeqCst) != address {
+                return;
+            }
+            thread::sleep(STEP);
+        }
+    }
+
+    /// Ends the thread, after its batch. What is asked for from now on is done by
+    /// [`DeferredService::settle`] alone.
+    pub fn end(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(thread) = thread.take() else { return };
+        // A child has no such thread.
+        if !fork_guard::is_current(self.token) {
+            core::mem::forget(thread);
+            return;
+        }
+        self.inner.ends.store(true, Ordering::SeqCst);
+        thread.thread().unpark();
+        // It has no locks of others, and ends after its batch. What describes stray stores may have
+        // had the last handle of something that ends this.
+        if thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
     }
 
     /// Takes all requests that there are now, as a batch does, and returns when rights have
@@ -174,16 +250,18 @@ impl DeferredService {
         }
     }
 
-    /// A writer is about to store into a page that is closed.
+    /// A writer is about to store into pages that are closed.
     #[cold]
-    pub(super) fn asked_to_open(&self, shared: &SharedRange, page: u64) {
-        if self.inner.timing == DeferredTiming::Synchronous {
-            self.inner.open(shared, page..page + 1);
+    pub(super) fn asked_to_open(&self, shared: &SharedRange, pages: Range<u64>) {
+        if self.inner.opens_at_once {
+            self.inner.open(shared, pages);
             return;
         }
-        // If the queue is full, the store's fault opens the page.
-        if self.inner.queues.open.push(PageRequest::new(shared.number, page)).is_err() {
-            add(&self.inner.counters.overflows, 1);
+        for page in pages {
+            // If the queue is full, the store's fault opens the page.
+            if self.inner.queues.open.push(PageRequest::new(shared.number, page)).is_err() {
+                add(&self.inner.counters.overflows, 1);
+            }
         }
         self.inner.wake();
     }
@@ -207,16 +285,7 @@ impl DeferredService {
 
 impl Drop for DeferredService {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        // A child has no such thread.
-        if !fork_guard::is_current(self.token) {
-            core::mem::forget(thread);
-            return;
-        }
-        self.inner.ends.store(true, Ordering::SeqCst);
-        thread.thread().unpark();
-        // It has no locks of others, and ends after its batch.
-        let _ = thread.join();
+        self.end();
     }
 }
 
@@ -227,8 +296,8 @@ impl ServiceInner {
 
     /// What its thread does.
     fn serve(&self, wait: Duration) {
-        let _ = self.thread.set(thread::current());
         while !self.ends.load(Ordering::SeqCst) {
+            self.describe_stray();
             self.is_idle.store(true, Ordering::SeqCst);
             if self.queues.is_empty() {
                 thread::park();
@@ -240,6 +309,20 @@ impl ServiceInner {
             }
             self.batch();
         }
+    }
+
+    /// Describes the stray store that a handler waits for, if there is one.
+    fn describe_stray(&self) {
+        let address = self.stray.load(Ordering::SeqCst);
+        if address == 0 {
+            return;
+        }
+        let describe = || self.describe.get().and_then(|describe| describe(address));
+        if let Ok(Some(line)) = catch_unwind(AssertUnwindSafe(describe)) {
+            // Not by the lock of standard error, which the thread that waits may have.
+            fault::tell(&format!("cenote: {line}\n"));
+        }
+        self.stray.store(0, Ordering::SeqCst);
     }
 
     /// A request is in a queue.
@@ -307,8 +390,9 @@ impl ServiceInner {
             return;
         }
         let words = shared.owner.rights();
-        let is_sync = self.timing == DeferredTiming::Synchronous;
-        let to_open = |page: &u64| match is_sync {
+        // Its writer has come, and has it closed when it goes.
+        let at_once = self.opens_at_once;
+        let to_open = |page: &u64| match at_once {
             true => {
                 words.open(*page);
                 true
@@ -322,7 +406,7 @@ impl ServiceInner {
             add(&self.counters.open_calls, 1);
             // SAFETY: as above; writing is given. If it is refused, the store faults.
             let _ = unsafe { shared.owner.set(run.clone(), Right::Write) };
-            if is_sync {
+            if at_once {
                 continue;
             }
             for page in run {

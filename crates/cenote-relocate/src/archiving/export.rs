@@ -327,6 +327,7 @@ fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, Archiv
         return Err(ArchivingError::TraceDue { pool: name.into() });
     }
     let pool = store.quiescent_pool(name)?;
+    pool.refuse_to_archive()?;
     let whole =
         pool.puddles.iter().enumerate().all(|(at, (puddle, _))| puddle.index as usize == at);
     if pool.puddles.is_empty() || !whole {

@@ -20,7 +20,7 @@ use cenote_layout::types::TypeRecord;
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::relocate::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};
-use cenote_store::{Store, StoreError, TypeMismatch};
+use cenote_store::{DataProtection, Store, StoreError, TypeMismatch};
 use std::io::Read;
 
 /// How an archive is imported.
@@ -269,6 +269,7 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Arc
         size_max: pool.size_max,
         permissions: pool.permissions,
         at_rest: pool.at_rest,
+        protect: DataProtection::None,
         torn: manifest.torn.contains(&pool.id),
         puddles: puddles(pool.id),
     };

@@ -6,6 +6,7 @@ use crate::kernel::interface::options::Access;
 use crate::kernel::interface::report::{Damage, PoolStart, concerns};
 use crate::kernel::pools::pool_rules::{find, start_of};
 use crate::kernel::store::{Control, Inner, Store};
+use crate::write_protection::refuse_hosted;
 use cenote_layout::catalog::{LeaseRecord, PoolMode, PoolRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::superblock::ORIGIN_COPY;
@@ -100,6 +101,7 @@ impl<'a> Wanted<'a> {
                 what: "a pool that a daemon keeps",
             });
         }
+        refuse_hosted(name, state.data_protection(id))?;
         if !credentials.allow(&record, access) {
             let what = if access.writes() { "written" } else { "read" };
             return Err(StoreError::Permission { name: name.into(), what });

@@ -54,7 +54,8 @@ use crate::kernel::store::{Control, Inner, Store};
 use crate::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use crate::pending_rewrite::Needs;
 use crate::pool_pins::Hold;
-use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
+use crate::write_protection::refuse_hosted;
+use cenote_layout::catalog::{AtRest, DataProtection, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::{MediumError, Operation};
 use std::collections::BTreeMap;
@@ -193,6 +194,7 @@ impl Store {
         let pool = QuiescentPool {
             record,
             at_rest: AtRest::None,
+            protect: DataProtection::None,
             torn,
             puddles: puddles.into_iter().map(named).collect(),
         };
@@ -366,6 +368,7 @@ impl Control {
         name: &str,
     ) -> Result<(PoolId, PoolRecord), StoreError> {
         let id = find(self, name)?;
+        refuse_hosted(name, self.catalog.state.data_protection(id))?;
         match self.catalog.state.pools.get(&id) {
             Some(pool) if credentials.allow(pool, Access::ReadOnly) => Ok((id, pool.clone())),
             Some(_) => Err(StoreError::Permission { name: name.into(), what: "read" }),

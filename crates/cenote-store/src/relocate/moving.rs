@@ -195,6 +195,7 @@ impl Store {
             size_max: from.record.size_max,
             permissions: from.record.permissions,
             at_rest: from.at_rest,
+            protect: from.protect,
             torn: from.torn,
             puddles: from
                 .puddles

@@ -15,7 +15,7 @@ use crate::kernel::pools::pool_rules::find;
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Store;
 use crate::manifest::{Imported, ImportedPool, QuiescentPool};
-use cenote_layout::catalog::{AtRest, PuddleRecord};
+use cenote_layout::catalog::{AtRest, DataProtection, PuddleRecord};
 use cenote_layout::id::PoolId;
 use cenote_medium::FileHandle;
 use std::sync::{Arc, PoisonError};
@@ -69,7 +69,8 @@ impl Store {
         }
         self.learn_types()?;
         // A daemon grants no pool that is protected, and none that may be torn.
-        Ok(QuiescentPool { record, at_rest: AtRest::None, torn: false, puddles })
+        let (at_rest, protect) = (AtRest::None, DataProtection::None);
+        Ok(QuiescentPool { record, at_rest, protect, torn: false, puddles })
     }
 
     /// Opens the file of a puddle of a [`QuiescentPool`], to be read.

@@ -19,6 +19,9 @@ struct LastFault {
     times: AtomicU32,
     addr: AtomicUsize,
     revocations: AtomicU64,
+    /// The instruction that faulted, and its thread's stack pointer; 0: not known.
+    at: AtomicUsize,
+    stack: AtomicUsize,
 }
 
 const PLACES: usize = 256;
@@ -30,6 +33,8 @@ static LAST_FAULTS: [LastFault; PLACES] = [const {
         times: AtomicU32::new(0),
         addr: AtomicUsize::new(0),
         revocations: AtomicU64::new(0),
+        at: AtomicUsize::new(0),
+        stack: AtomicUsize::new(0),
     }
 }; PLACES];
 
@@ -55,6 +60,37 @@ pub(super) unsafe fn note_access(context: *mut c_void, peeks: bool, is_bus: bool
     let peek = if peeks { PEEK } else { 0 };
     let bus = if is_bus { BUS } else { 0 };
     last.access.store(u64::from(thread) << ACCESS_BITS | bus | peek | store, Ordering::Relaxed);
+    // SAFETY: handed on to the caller.
+    let (at, stack) = unsafe { place_of(context) };
+    last.at.store(at, Ordering::Relaxed);
+    last.stack.store(stack, Ordering::Relaxed);
+}
+
+/// The instruction that faulted, and the stack pointer.
+///
+/// # Safety
+/// As [`note_access`].
+unsafe fn place_of(context: *mut c_void) -> (usize, usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: the kernel passes a valid context to the handler.
+        let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let of = |register: i32| registers[register as usize].cast_unsigned() as usize;
+        (of(libc::REG_RIP), of(libc::REG_RSP))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = context;
+        (0, 0)
+    }
+}
+
+/// For resolvers and explainers: the instruction of this thread's fault, and its stack pointer; 0
+/// where that is not known.
+#[must_use]
+pub fn place() -> (usize, usize) {
+    let (_, last) = last_fault();
+    (last.at.load(Ordering::Relaxed), last.stack.load(Ordering::Relaxed))
 }
 
 /// Whether an access that faulted is a store, as far as the processor says.

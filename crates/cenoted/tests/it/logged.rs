@@ -2,7 +2,7 @@
 //! and the next one finds what it acknowledged.
 
 use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
-use cenote::{Access, HeapKind, PoolOptions, Store};
+use cenote::{Access, DataProtection, HeapKind, PoolOptions, Store};
 use std::path::Path;
 
 const HEAPS: [HeapKind; 2] = [HeapKind::Logged, HeapKind::Wear { wait_ms: 20 }];
@@ -61,4 +61,32 @@ fn several_do_not_write(heap: HeapKind) {
     let refused = store.pool_with("numbers", Access::Shared).expect_err("refused");
     assert!(refused.to_string().contains("does not allow"), "{refused}");
     assert_eq!(store.pools()[0].record.heap, heap);
+}
+
+/// A daemon's clients do not know of protection, so none gets a pool without it.
+#[test]
+fn a_pool_with_write_protected_data_is_refused() {
+    let refused = |error: cenote::Error| {
+        let told = error.to_string();
+        assert!(told.contains("write-protected data"), "{told}");
+    };
+    let protect = DataProtection::DEFERRED;
+    let options = PoolOptions { protect, ..options(HeapKind::Logged) };
+    let mut daemon = Daemon::prepare(&[]);
+    {
+        let store = Store::open(daemon.store()).expect("without a daemon");
+        make_counter(&store.create_pool("numbers", &options).expect("created"));
+        store.close().expect("closed");
+    }
+    daemon.restart();
+    let client = daemon.connect();
+    refused(client.create_pool("others", &options).expect_err("made"));
+    refused(client.protect_pool("numbers", protect).expect_err("protected"));
+    for access in [Access::ReadOnly, Access::ReadWrite, Access::Shared] {
+        refused(client.pool_with("numbers", access).expect_err("granted"));
+    }
+    refused(client.clone_pool("numbers", "copy").expect_err("copied"));
+    let exported = client.export(&["numbers"], Vec::new(), cenote::ExportOptions::default());
+    let told = exported.map(drop).expect_err("exported").to_string();
+    assert!(told.contains("write-protected data"), "{told}");
 }

@@ -42,6 +42,7 @@ impl CatalogState {
         );
         out.extend(self.pending.values().copied().map(Record::PendingRewrite));
         out.extend(self.at_rest.iter().map(|(id, at_rest)| Record::PoolAtRest(*id, *at_rest)));
+        out.extend(self.protected.iter().map(|(id, how)| Record::PoolProtected(*id, *how)));
         let sealed_as = self.sealed_as.iter();
         out.extend(
             sealed_as.map(|(puddle, identity)| Record::SealedAs {
@@ -62,7 +63,8 @@ mod tests {
     use super::super::samples::{object, pool, puddle};
     use super::*;
     use cenote_layout::catalog::{
-        AtRest, HostedClientRecord, MoveRecord, PendingRewriteRecord, RelocationRecord,
+        AtRest, DataProtection, HostedClientRecord, MoveRecord, PendingRewriteRecord,
+        RelocationRecord,
     };
     use cenote_layout::id::Uuid;
 
@@ -148,6 +150,9 @@ mod tests {
             pending(3, 2),
             Record::PuddleRemoved(Uuid([3; 16])),
             Record::PoolAtRest(PoolId(1), AtRest::Authenticated),
+            Record::PoolProtected(PoolId(2), DataProtection::Synchronous),
+            Record::PoolProtected(PoolId(2), DataProtection::None),
+            Record::PoolProtected(PoolId(1), DataProtection::Deferred { wait_ms: 7 }),
             Record::SealedAs { puddle: Uuid([1; 16]), identity: Uuid([4; 16]) },
             Record::SealedAs { puddle: Uuid([5; 16]), identity: Uuid([6; 16]) },
             Record::Relocated(Uuid([5; 16])),

@@ -1,8 +1,8 @@
 //! The catalog in memory: the sum of its records.
 
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, HostedClientRecord, ObjectRecord, PendingRewriteRecord, PoolMode,
-    PoolRecord, PuddleRecord, Record, RelocationRecord,
+    AtRest, ClientRecord, DataProtection, HostedClientRecord, ObjectRecord, PendingRewriteRecord,
+    PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
@@ -40,6 +40,8 @@ pub(crate) struct CatalogState {
     pub(crate) object_names: BTreeMap<String, Uuid>,
     /// Pools that are protected at rest.
     pub(crate) at_rest: BTreeMap<PoolId, AtRest>,
+    /// Pools whose data are write-protected, and how.
+    pub(crate) protected: BTreeMap<PoolId, DataProtection>,
     /// Pools that a session has opened for writing.
     pub(crate) used: BTreeSet<PoolId>,
     /// Clients that are other processes.
@@ -80,6 +82,7 @@ impl CatalogState {
             Record::Traced(id) => take(&mut self.trace_due, id),
             Record::PoolUsed(id) => add(&mut self.used, *id),
             Record::PoolAtRest(id, at_rest) => put(&mut self.at_rest, *id, *at_rest),
+            Record::PoolProtected(id, how) => self.pool_protected(*id, *how),
             Record::PoolMade { client, token, pool } => {
                 put(&mut self.made, *client, (*token, *pool));
             }
@@ -145,8 +148,16 @@ impl CatalogState {
         self.trace_due.remove(id);
         self.used.remove(id);
         self.at_rest.remove(id);
+        self.protected.remove(id);
         self.leases.retain(|(_, pool), _| pool != id);
         self.shared.retain(|(_, pool)| pool != id);
+    }
+
+    fn pool_protected(&mut self, id: PoolId, how: DataProtection) {
+        match how {
+            DataProtection::None => drop(self.protected.remove(&id)),
+            how => put(&mut self.protected, id, how),
+        }
     }
 
     fn puddle(&mut self, puddle: &PuddleRecord) {
@@ -244,6 +255,11 @@ impl CatalogState {
     /// How a pool is protected at rest.
     pub(crate) fn at_rest(&self, pool: PoolId) -> AtRest {
         self.at_rest.get(&pool).copied().unwrap_or(AtRest::None)
+    }
+
+    /// How a pool's data are write-protected.
+    pub(crate) fn data_protection(&self, pool: PoolId) -> DataProtection {
+        self.protected.get(&pool).copied().unwrap_or_default()
     }
 
     /// Whether a pool is protected at rest. Then it is in shadowed mode, and its shadows are

@@ -2,7 +2,7 @@
 
 use crate::kernel::interface::rewriter::RelocationOptions;
 use cenote_atrest::Keyring;
-use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
+use cenote_layout::catalog::{AtRest, DataProtection, HeapKind, PoolMode};
 use cenote_layout::id::Uuid;
 use cenote_medium::{Durability, MediumInfo, MediumKind};
 use std::sync::Arc;
@@ -273,6 +273,9 @@ pub struct PoolOptions {
     pub at_rest: AtRest,
     /// The key that it is under, in modes that have one.
     pub key: Option<Arc<Keyring>>,
+    /// How its data are write-protected while a program has the pool open for writing. Only with a
+    /// logged heap, and not at rest or by a daemon.
+    pub protect: DataProtection,
 }
 
 impl PoolOptions {
@@ -303,6 +306,7 @@ impl Default for PoolOptions {
             permissions: 0o600,
             at_rest: AtRest::None,
             key: None,
+            protect: DataProtection::None,
         }
     }
 }

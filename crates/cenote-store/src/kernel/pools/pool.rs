@@ -230,7 +230,7 @@ impl PoolHandle {
         self.is_real() || self.root_puddle().is_some_and(|root| root.view().is_some())
     }
 
-    fn is_real(&self) -> bool {
+    pub(crate) fn is_real(&self) -> bool {
         self.store.inner().info.kind != MediumKind::Simulated
     }
 

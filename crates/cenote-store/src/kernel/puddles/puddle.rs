@@ -12,6 +12,7 @@
 //! A thread needs a puddle in a fault or in `ensure_mapped`. In shadowed mode a puddle is mapped so
 //! that the first store into a page faults, and the page is noted: see [`crate::psync`].
 
+mod data_guard;
 mod mark;
 mod rights;
 mod turn;
@@ -306,6 +307,9 @@ impl Puddle {
         if self.kind == MappingKind::Sealed {
             let sealed = (self.record.addr + DATA_AT) as usize;
             return address >= sealed && self.view().is_some_and(|view| view.resolve(address));
+        }
+        if self.is_mapped() && self.is_refused_store(address) {
+            return false;
         }
         if self.is_mapped()
             && self.mode() == MapMode::Tracked

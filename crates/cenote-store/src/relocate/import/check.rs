@@ -66,6 +66,7 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
         }
         check_size(pool.puddle_size, true)?;
         check_heap(&pool.name, pool.heap, pool.puddle_size)?;
+        pool.refuse_protection()?;
         if sum > pool.size_max {
             return Err(StoreError::PoolFull {
                 name: name(),

@@ -109,6 +109,7 @@ impl Import {
                 inner.announce(&mut control, INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS)?;
             }
             records.extend(self.pool_records(inner, pool, *id));
+            records.extend(inner.protected_from_now(&mut control, *id, pool.protect)?);
             imported.pools.push(self.imported(plan, pool, *id));
         }
         for record in &plan.records {

@@ -67,9 +67,10 @@ impl StoreError {
             | Self::WindowFull { .. }
             | Self::PsyncTooLarge { .. }
             | Self::TooManyLogs { .. } => ErrorKind::Full,
-            Self::NotHosted { .. } | Self::NotShadowed { .. } | Self::Protected { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::NotHosted { .. }
+            | Self::NotShadowed { .. }
+            | Self::Protected { .. }
+            | Self::WriteProtected { .. } => ErrorKind::Unsupported,
             Self::RelocationPending { .. }
             | Self::BackupUnsynced { .. }
             | Self::NotCopied { .. } => ErrorKind::Unfinished,

@@ -380,6 +380,16 @@ pub enum StoreError {
         /// What was asked for.
         what: &'static str,
     },
+    /// What cannot be done with a pool whose data are write-protected, or are to be.
+    #[error("pool \"{name}\" cannot have write-protected data and this: {what}; {instead}")]
+    WriteProtected {
+        /// The pool.
+        name: String,
+        /// What was asked for.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
     /// The pool is older than an anchor that a program kept of it.
     #[error(
         "pool \"{name}\" was replaced by an earlier state: {detail}; find out which program or \

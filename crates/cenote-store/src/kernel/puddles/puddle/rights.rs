@@ -4,6 +4,7 @@
 //! pending there, and a store gives its window back after its puddles have given up their ranges.
 //! So no other puddle at their addresses is denied anything.
 
+use super::data_guard::DataGuard;
 use super::{MappingKind as Shows, Puddle};
 use crate::kernel::catalog::CatalogState;
 use cenote_layout::PAGE_SIZE;
@@ -22,6 +23,8 @@ pub(super) struct Owners {
     pub(super) tracked: OnceLock<Tracked>,
     read_only: OnceLock<Owner<Whole>>,
     pending: OnceLock<Owner<Whole>>,
+    /// Of a pool whose data are write-protected, while its heap is open.
+    pub(super) data: DataGuard,
 }
 
 impl Owners {
@@ -49,7 +52,7 @@ pub(crate) fn pool_named(state: &CatalogState, pool: PoolId) -> String {
 }
 
 impl Puddle {
-    fn range(&self) -> Range<usize> {
+    pub(super) fn range(&self) -> Range<usize> {
         self.addr() as usize..(self.addr() + self.size()) as usize
     }
 

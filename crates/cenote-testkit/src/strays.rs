@@ -20,11 +20,12 @@ fn is_plain_store([prefix, operation, registers]: [u8; 3]) -> bool {
 }
 
 /// Stray writes of this thread are counted, as long as this lives.
-pub(crate) struct Strays(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+#[derive(Debug)]
+pub struct Strays(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Strays {
     /// From now on. Not of stores that are made otherwise than by [`stray_store`].
-    pub(crate) fn catch() -> Self {
+    pub fn catch() -> Self {
         static INSTALLED: Once = Once::new();
         // It is asked after the library's own handler: so it is there before that.
         INSTALLED.call_once(install);
@@ -34,14 +35,14 @@ impl Strays {
     }
 
     /// How many there were, and the address of the last one.
-    pub(crate) fn last(&self) -> (u64, usize) {
+    pub fn last(&self) -> (u64, usize) {
         STRAYS.get()
     }
 }
 
 /// Stores a word.
 #[inline(never)]
-pub(crate) fn stray_store(address: usize, value: u64) {
+pub fn stray_store(address: usize, value: u64) {
     // SAFETY: a word of a test's own pages, or a fault, which the handler steps over: nothing
     // relies on the store.
     unsafe { core::ptr::with_exposed_provenance_mut::<u64>(address).write_volatile(value) }
