@@ -81,8 +81,8 @@ impl Store {
     /// Durable on return.
     ///
     /// # Errors
-    /// [`StoreError::WriteProtected`]: the pool cannot have that; [`StoreError::PoolInUse`]; the
-    /// name is not known.
+    /// [`WriteProtected`](crate::StoreError::WriteProtected): the pool cannot have that;
+    /// [`PoolInUse`](crate::StoreError::PoolInUse); the name is not known.
     pub fn protect_pool(&self, name: &str, how: DataProtection) -> Result<()> {
         self.inner.refuse_forked()?;
         Ok(self.inner.store.protect_pool(name, how)?)
