@@ -21,6 +21,13 @@ const SIZE_BITS: u32 = 20;
 /// Bytes that no block reaches.
 pub const SIZE_END: usize = 1 << SIZE_BITS;
 
+/// No block. Takes the error by value, so that nothing is left to drop where there is none.
+#[cold]
+#[inline(never)]
+pub(crate) fn refused<E>(_: E) -> *mut u8 {
+    std::ptr::null_mut()
+}
+
 /// An allocator that threads share.
 ///
 /// # Safety

@@ -238,35 +238,29 @@ fn machine() -> String {
     format!("{model}, flush by {}", cenote_sys::cpu::flush_instruction())
 }
 
+/// What a figure runs in a process of its own, by the first argument.
+type ChildProcess = fn(&[String]) -> ExitCode;
+
+const CHILDREN: [(&str, ChildProcess); 8] = [
+    (figure4::CHILD, figure4::child),
+    (figure5::CHILD, figure5::child),
+    (table2::CHILD, table2::child),
+    (open_after_kill::CHILD, open_after_kill::child),
+    (sensors::CHILD, sensors::child),
+    (poseidon3::CHILD, poseidon3::child),
+    (logged_open::CHILD, logged_open::child),
+    (daemon::CHILD, daemon::child),
+];
+
 /// What `main` does: 0 if all went well, 1 if something failed, 2 if the arguments are
 /// wrong.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     table2::join_by(peers::volatile::FRAGMENTING);
     figure4::join_by(|workload, held| workload.run(&peers::volatile::Glibc, held));
-    if arguments.first().is_some_and(|first| first == figure4::CHILD) {
-        return figure4::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == figure5::CHILD) {
-        return figure5::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == table2::CHILD) {
-        return table2::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == open_after_kill::CHILD) {
-        return open_after_kill::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == sensors::CHILD) {
-        return sensors::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == poseidon3::CHILD) {
-        return poseidon3::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == logged_open::CHILD) {
-        return logged_open::child(&arguments);
-    }
-    if arguments.first().is_some_and(|first| first == daemon::CHILD) {
-        return daemon::child(&arguments);
+    let child = |(name, _): &&(&str, ChildProcess)| arguments.first().is_some_and(|a| a == name);
+    if let Some((_, run)) = CHILDREN.iter().find(child) {
+        return run(&arguments);
     }
     let command = match Command::parse(arguments) {
         Ok(command) => command,

@@ -1,12 +1,12 @@
 //! Cenote's logged heap as an allocator to measure: over the pool of a store on real files, each
 //! call an operation of its own, durable on return.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, refused};
 use crate::case::Failure;
 use crate::place::{self, Settings};
 use cenote::{Durability, PoolOptions, TypeId};
 use cenote_heap::PoolBacking;
-use cenote_heap::logged::{AllocRefused, LoggedHeap, LoggedOptions};
+use cenote_heap::logged::{LoggedHeap, LoggedOptions};
 use cenote_layout::catalog::HeapKind;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
@@ -48,13 +48,6 @@ impl Logged {
         let heap = LoggedHeap::create(backing, options)?;
         Ok(Arc::new(Self { heap, _directory: directory }))
     }
-}
-
-/// Takes the error by value, so that nothing is left to drop where there is none.
-#[cold]
-#[inline(never)]
-fn refused(_: AllocRefused) -> *mut u8 {
-    std::ptr::null_mut()
 }
 
 // SAFETY: a block of the heap is at least `size` bytes of the pool's mapping, at a multiple of 16,

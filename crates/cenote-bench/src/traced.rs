@@ -1,11 +1,11 @@
 //! Cenote's traced heap as an allocator to measure: the pool of a store on real files, through the
 //! calls that transactions use, without transactions.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, refused};
 use crate::case::{Failure, POWER, PROCESS};
 use crate::place::{self, Settings};
 use cenote::{Durability, PoolOptions, TypeId};
-use cenote_heap::{AllocError, Taking, TracedHeap};
+use cenote_heap::{Taking, TracedHeap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,13 +52,6 @@ impl Traced {
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
-}
-
-/// Takes the error by value, so that nothing is left to drop where there is none.
-#[cold]
-#[inline(never)]
-fn refused(_: AllocError) -> *mut u8 {
-    std::ptr::null_mut()
 }
 
 // SAFETY: a block of the heap is at least `size` bytes of the pool's mapping, at a multiple of 16,

@@ -1,12 +1,12 @@
 //! Cenote's wear heap as an allocator to measure: over the pool of a store on real files, each call
 //! an operation of its own, durable on return.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, refused};
 use crate::case::Failure;
 use crate::place::{self, Settings};
 use cenote::{Durability, PoolOptions, TypeId};
 use cenote_heap::wear::{WearClock, WearHeap, WearOptions};
-use cenote_heap::{AllocError, Backing as _, Extent, PoolBacking};
+use cenote_heap::{Backing as _, Extent, PoolBacking};
 use cenote_layout::catalog::HeapKind;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
@@ -56,13 +56,6 @@ impl Wear {
         let heap = WearHeap::create(backing, &options)?;
         Ok(Arc::new(Self { heap, first, _directory: directory }))
     }
-}
-
-/// Takes the error by value, so that nothing is left to drop where there is none.
-#[cold]
-#[inline(never)]
-fn refused(_: AllocError) -> *mut u8 {
-    std::ptr::null_mut()
 }
 
 // SAFETY: a block of the heap is at least `size` bytes of the pool's mapping, at a multiple of 64,

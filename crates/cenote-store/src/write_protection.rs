@@ -59,11 +59,12 @@ fn refused(name: &str, what: &'static str, instead: &'static str) -> StoreError 
 
 /// Refuses what a daemon does not do: its clients do not know of protection.
 pub(crate) fn refuse_hosted(name: &str, how: DataProtection) -> Result<(), StoreError> {
-    if !how.is_on() {
-        return Ok(());
-    }
+    if how.is_on() { Err(hosted(name)) } else { Ok(()) }
+}
+
+fn hosted(name: &str) -> StoreError {
     let instead = "open the store in this process, or take the protection away there";
-    Err(refused(name, "a daemon that keeps its store", instead))
+    refused(name, "a daemon that keeps its store", instead)
 }
 
 impl PoolOptions {
@@ -144,7 +145,7 @@ impl Store {
     pub fn protect_pool(&self, name: &str, how: DataProtection) -> Result<(), StoreError> {
         let inner = self.inner();
         if inner.connection().is_some() {
-            return refuse_hosted(name, DataProtection::Synchronous);
+            return Err(hosted(name));
         }
         let mut control = inner.begin_write("write-protect the data of a pool")?;
         let id = find(&control, name)?;

@@ -28,9 +28,9 @@ usage: cenote-structure COMMAND, from the repository's root
                   module `kernel` needs of other modules of its crate, what changes page rights
                   beside cenote-protect, and programs that ship and do not refuse planted bugs;
                   status 1 if they differ, or there is any
-  table           print, for each crate and each folder with more than 8 modules, its modules and
+  table           print, for each crate and each folder in one, its modules and
                   lines, and those in import cycles
-  imports CRATE   print which module of a crate, or of a large folder in it, imports which
+  imports CRATE   print which module of a crate, or of a folder in it, imports which
   picture         draw the crates into ARCHITECTURE.md
   sizes           compare lengths of files, functions and lines, and words, with scripts/sizes.txt;
                   status 1 if one is over its limit and not in the list

@@ -9,7 +9,7 @@
 //! | [`environment`] | numbers that the environment sets: seeds, rounds, kills |
 //! | [`lost`] | pages that cannot be read any more |
 //! | [`random`] | numbers from a seed |
-//! | [`strays`] | stray stores that do not end the process |
+//! | [`strays`] | stray writes that do not end the process |
 //! | [`time`] | a limit on waiting |
 //! | [`words`] | words that a child writes until it is killed |
 //!

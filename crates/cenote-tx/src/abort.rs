@@ -6,6 +6,7 @@
 //! there on the transaction *stays in its log*: nothing is put back, no mark changes, no block is
 //! given back, and the range does not move on. The next opener decides by what the file has.
 
+use crate::commit::marks_are_lost;
 use crate::context::{StoredAt, TxContext};
 use crate::marks::{clear_marks, release, settle};
 use cenote_medium::planted::{Bug, GuardBug, Step, planted, reach};
@@ -42,8 +43,7 @@ pub(crate) fn abort(context: &mut TxContext) {
     if !planted(Bug::AbortKeepsAllocation) {
         clear_marks(&context.allocated);
     }
-    // Nor a mark.
-    if context.tickets && context.writer.is_halted() {
+    if marks_are_lost(context) {
         return context.clear();
     }
     context.writer.finish();

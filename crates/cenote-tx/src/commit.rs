@@ -63,7 +63,7 @@ pub(crate) fn refuse_lost(context: &TxContext) -> Result<(), LogError> {
 
 /// Whether a mark on which an opener relies may have gone nowhere. An opener believes the mark of a
 /// ticket; a heap that is traced finds what is allocated.
-fn marks_are_lost(context: &TxContext) -> bool {
+pub(crate) fn marks_are_lost(context: &TxContext) -> bool {
     let planted = planted(Bug::Logged(LoggedBug::LostMarkBelieved));
     context.tickets && context.writer.is_halted() && !planted
 }

@@ -214,7 +214,11 @@ impl TxContext {
             // SAFETY: passed on.
             unsafe { before_change(ptr as u64, len as u64) };
         }
-        self.stores.begin(ptr.addr(), len);
+        // What is logged or fresh was told of before.
+        let start = ptr.addr() as u64;
+        if !self.ranges.covers(start, start.saturating_add(len as u64)) {
+            self.stores.begin(ptr.addr(), len);
+        }
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! What programs do with pools whose data are write-protected ([`crate::guarding`]).
+//! What programs do with pools whose data are write-protected ([`crate::protected_pool`]).
 
 use crate::error::Result;
 use crate::open_pool::{Pool, PoolInner};
@@ -9,7 +9,7 @@ use cenote_store::DataProtection;
 use core::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
-/// Has stray stores described by what the pool knows of the place.
+/// Has stray writes described by what the pool knows of the place.
 pub(crate) fn describe_strays(pool: &Arc<PoolInner>) {
     if let Some(service) = pool.protected.service() {
         let pool = Arc::downgrade(pool);
@@ -17,7 +17,7 @@ pub(crate) fn describe_strays(pool: &Arc<PoolInner>) {
     }
 }
 
-/// What a stray store would have changed.
+/// What a stray write would have changed.
 fn describe(pool: &Weak<PoolInner>, address: u64) -> Option<String> {
     let pool = pool.upgrade()?;
     let name = pool.handle.name();

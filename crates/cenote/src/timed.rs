@@ -1,14 +1,10 @@
 //! Transactions and views that wait for a limited time, or not at all.
 
 use crate::error::{Error, Result};
-use crate::frames::Covered;
 use crate::open_pool::Pool;
-use crate::psync::after_commit;
-use crate::running::run;
 use crate::tx::Tx;
 use crate::view::View;
 use crate::wait_limit::Limited;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 impl Pool {
@@ -50,14 +46,10 @@ impl Pool {
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let limited = Limited::new(timeout);
-        let result = run(Covered::One(&self.inner), |tx| {
+        self.write(|tx| {
             drop(limited);
             body(tx)
-        });
-        if self.inner.psync_on_commit.load(Ordering::Relaxed) > 0 && result.is_ok() {
-            after_commit(&[&self.inner])?;
-        }
-        result
+        })
     }
 
     /// As [`Pool::read`], but does not wait for a transaction.

@@ -107,6 +107,22 @@ fn push(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
     })
 }
 
+/// Takes blocks of all kinds, and aborts.
+fn quit(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    pool.write(|tx| {
+        at(0);
+        for round in 0..40 {
+            let small = tx.alloc(Small { value: round, next: None })?;
+            tx.set_root_at(0, Some(small))?;
+            if round == 20 {
+                at(1);
+            }
+        }
+        at(2);
+        Err(Error::Aborted("to see what is left".into()))
+    })
+}
+
 /// Gives blocks back, and takes a large one in place of another.
 fn pop(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
     pool.write(|tx| {
@@ -218,8 +234,14 @@ const OPERATIONS: [(&str, Operation); 9] = [
 ];
 
 /// Those of a logged heap, which traces nothing, and that acknowledge no leak.
-const OF_LOGGED: [(&str, Operation); 5] =
-    [("push", push), ("pop", pop), ("change", change), ("check", check), ("nothing", nothing)];
+const OF_LOGGED: [(&str, Operation); 6] = [
+    ("push", push),
+    ("pop", pop),
+    ("quit", quit),
+    ("change", change),
+    ("check", check),
+    ("nothing", nothing),
+];
 
 fn open(dir: &Path, kind: Kind) -> (Store, Pool) {
     if !dir.exists() {
@@ -310,6 +332,8 @@ fn case(dir: &Path, kind: Kind, page: u64, operation: Operation, moment: usize, 
             assert!(is_lost(error) || !error.to_string().is_empty());
             told.lost += 1;
         }
+        // Its abort stored nothing to the page.
+        (Err(Error::Aborted(_)), Ok(())) => told.right += 1,
         (Err(error), Ok(())) => panic!("an error of a store that goes on: {error}"),
         (Ok(()), Err(later)) => {
             // Its own last look was before the page was lost, or it only reports.
@@ -433,7 +457,7 @@ fn planted_bug(dir: &Path, bug: Bug) {
 
 /// A change of a logged heap whose record goes to no file, each page in turn. A change is torn if
 /// its cells lie in several pages, which the heap's random key decides: so in many stores.
-fn planted_in_logged(dir: &Path, kind: Kind, moment: usize, bug: LoggedBug) {
+fn planted_in_logged(dir: &Path, kind: Kind, (bug, moment): Planted, operations: &[Operation]) {
     plant(Bug::Logged(bug));
     for store in 0..40 {
         let dir = &dir.with_extension(store.to_string());
@@ -442,8 +466,8 @@ fn planted_in_logged(dir: &Path, kind: Kind, moment: usize, bug: LoggedBug) {
             logged_pages().len() as u64
         };
         for page in 0..count {
-            for operation in [push, pop] {
-                case(dir, kind, page, operation, moment, &mut Told::default());
+            for operation in operations {
+                case(dir, kind, page, *operation, moment, &mut Told::default());
             }
         }
     }
@@ -485,6 +509,11 @@ fn run(what: &str) -> (bool, String) {
     run_task("lost_metadata::child", what, outer.path())
 }
 
+/// A bug, and the moment at which a page is lost.
+type Planted = (LoggedBug, usize);
+const CHANGED: Planted = (LoggedBug::LostPageChanged, 1);
+const BELIEVED: Planted = (LoggedBug::LostMarkBelieved, 2);
+
 /// Not a test of its own: what a child does.
 #[test]
 fn child() {
@@ -496,9 +525,10 @@ fn child() {
         "logged" => all_cases(dir, LOGGED),
         "logged shadowed" => all_cases(dir, Kind(PoolMode::Shadowed, HeapKind::Logged, false)),
         "logged power" => all_cases(dir, POWERED),
-        "changed" => planted_in_logged(dir, LOGGED, 1, LoggedBug::LostPageChanged),
-        "believed" => planted_in_logged(dir, LOGGED, 2, LoggedBug::LostMarkBelieved),
-        "believed power" => planted_in_logged(dir, POWERED, 2, LoggedBug::LostMarkBelieved),
+        "changed" => planted_in_logged(dir, LOGGED, CHANGED, &[push, pop]),
+        "believed" => planted_in_logged(dir, LOGGED, BELIEVED, &[push, pop]),
+        "believed power" => planted_in_logged(dir, POWERED, BELIEVED, &[push, pop]),
+        "aborted" => planted_in_logged(dir, LOGGED, BELIEVED, &[quit]),
         "cut" => cut_short(dir),
         "unpoisoned" => planted_bug(dir, Bug::LostPageNotPoisoned),
         "forgotten" => planted_bug(dir, Bug::AbortForgotten),
@@ -533,8 +563,8 @@ fn changes_of_a_logged_heap_that_go_on_after_it_lost_a_page_are_found() {
 }
 
 #[test]
-fn a_commit_of_a_logged_heap_that_believes_marks_on_a_lost_page_is_found() {
-    for what in ["believed", "believed power"] {
+fn an_end_of_a_transaction_that_believes_marks_on_a_lost_page_is_found() {
+    for what in ["believed", "believed power", "aborted"] {
         let (done, said) = run(what);
         assert!(!done && said.contains("lost_metadata.rs"), "{what}: {said}");
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SIGSEGV: i32 = 11;
 
-/// Of one page and a bit more.
+/// Words, and their sum.
 #[derive(Persist)]
 #[persist(name = "protected_data::Cell")]
 struct Cell {
@@ -192,7 +192,7 @@ fn the_raw_interface_stores_by_transactions_and_where_it_announces_stores() -> R
 
 static SEVEN: u64 = 7;
 
-/// In a child: one handler steps over stray stores.
+/// In a child: one handler steps over stray writes.
 fn many_strays(dir: &Path, mode: PoolMode) -> Result<()> {
     let strays = Strays::catch();
     let store = Store::open(dir)?;
@@ -209,7 +209,7 @@ fn many_strays(dir: &Path, mode: PoolMode) -> Result<()> {
         stray_store(address as usize, u64::MAX);
         assert_eq!(strays.last(), (round, address as usize));
         if round == STRAYS / 2 {
-            assert_eq!(pool.unsynced_bytes(), 0, "stray stores are not noted");
+            assert_eq!(pool.unsynced_bytes(), 0, "stray writes are not noted");
         }
         if round > STRAYS / 2 && round % 100 == 0 {
             // Others are open for their transaction meanwhile, and close.
@@ -224,7 +224,7 @@ fn many_strays(dir: &Path, mode: PoolMode) -> Result<()> {
     let view = pool.read()?;
     for block in &blocks {
         let cell = view.get(*block)?;
-        assert!(cell.stamps == [1; 40] && cell.sum == 40, "a stray store landed");
+        assert!(cell.stamps == [1; 40] && cell.sum == 40, "a stray write landed");
     }
     view.finish()?;
     if mode == PoolMode::Shadowed {
@@ -241,6 +241,41 @@ fn many_strays(dir: &Path, mode: PoolMode) -> Result<()> {
 }
 
 const STRAYS: u64 = 5000;
+
+/// In a child, whose memory is looked at: one transaction that comes to the same pages again and
+/// again. It holds each open once.
+fn again_and_again(dir: &Path) -> Result<()> {
+    let store = Store::open(dir)?;
+    let pool = store.create_pool("p", &options(HOUR))?;
+    // A page or so apart.
+    let blocks: Vec<_> = cells(&pool, 100)?.into_iter().step_by(10).collect();
+    let before = peak_kib();
+    pool.write(|tx| -> Result<()> {
+        for round in 0..2_000_000 {
+            tx.get_mut(blocks[round % blocks.len()])?.sum = 1;
+        }
+        Ok(())
+    })?;
+    let grown = peak_kib() - before;
+    assert!(grown < 16 << 10, "{grown} KiB");
+    drop(pool);
+    store.close()
+}
+
+/// The most memory that this process has had.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = peak.and_then(|peak| peak.split_whitespace().next()?.parse().ok());
+    number.expect("a number")
+}
+
+#[test]
+fn a_transaction_holds_a_page_open_once_however_often_it_comes_back() {
+    let dir = directory();
+    let (status, said) = ended(&mut with_task("protected_data::child", "again 0", dir.path()));
+    assert!(status.success(), "{said}");
+}
 
 /// In a child: a transaction, and then a store that none announces. Whether that lands is what the
 /// parent looks at.
@@ -277,6 +312,7 @@ fn child() -> Result<()> {
     match what.split_once(' ').expect("two words") {
         ("many", "direct") => many_strays(&dir, PoolMode::Direct),
         ("many", _) => many_strays(&dir, PoolMode::Shadowed),
+        ("again", _) => again_and_again(&dir),
         ("open", number) => {
             plant(Bug::Guard(GuardBug::CommitKeepsOpen));
             one_stray(&dir, number.parse().expect("a number"))
@@ -356,7 +392,7 @@ fn a_planted_commit_that_keeps_its_pages_open_is_found() -> Result<()> {
     let dir = directory();
     made(dir.path(), PoolMode::Direct)?;
     let (status, said) = ended(&mut with_task("protected_data::child", "open 0", dir.path()));
-    assert_eq!(status.signal(), None, "the stray store landed: {said}");
+    assert_eq!(status.signal(), None, "the stray write landed: {said}");
     let pool = Store::open(dir.path())?.pool("p")?;
     assert_eq!(values(&pool)?, [77, u64::MAX]);
     Ok(())

@@ -47,6 +47,23 @@ fn beside_a_transaction(pool: &Pool, meanwhile: impl FnOnce()) {
     });
 }
 
+/// Calls `waits` while another thread is in a transaction that ends soon.
+fn behind_a_transaction(pool: &Pool, waits: impl FnOnce() -> Result<()>) -> Result<()> {
+    let barrier = Barrier::new(2);
+    scope(|threads| {
+        threads.spawn(|| {
+            let done = pool.write(|_| {
+                barrier.wait();
+                std::thread::sleep(SHORT);
+                Ok::<_, Error>(())
+            });
+            done.expect("a transaction");
+        });
+        barrier.wait();
+        waits()
+    })
+}
+
 #[test]
 fn what_is_not_to_wait_says_that_the_pool_is_not_free_and_works_afterwards() -> Result<()> {
     let (_dir, store) = store()?;
@@ -79,20 +96,9 @@ fn what_is_not_to_wait_says_that_the_pool_is_not_free_and_works_afterwards() -> 
 fn what_may_wait_begins_when_the_pool_is_free() -> Result<()> {
     let (_dir, store) = store()?;
     let pool = store.pool("p")?;
-    let barrier = Barrier::new(2);
-    scope(|threads| {
-        threads.spawn(|| {
-            let done = pool.write(|_| {
-                barrier.wait();
-                std::thread::sleep(SHORT);
-                Ok::<_, Error>(())
-            });
-            done.expect("a transaction");
-        });
-        barrier.wait();
-        pool.read_timeout(LONG).map(drop)?;
-        pool.write_timeout(Duration::MAX, |_| Ok::<_, Error>(()))
-    })?;
+    behind_a_transaction(&pool, || pool.read_timeout(LONG).map(drop))?;
+    behind_a_transaction(&pool, || pool.write_timeout(LONG, |_| Ok::<_, Error>(())))?;
+    behind_a_transaction(&pool, || pool.write_timeout(Duration::MAX, |_| Ok::<_, Error>(())))?;
     drop(pool);
     store.close()
 }
@@ -101,34 +107,11 @@ fn what_may_wait_begins_when_the_pool_is_free() -> Result<()> {
 fn the_limit_ends_where_the_callers_code_begins() -> Result<()> {
     let (_dir, store) = store()?;
     let (pool, other) = (store.pool("p")?, store.pool("other")?);
-    let barrier = Barrier::new(2);
-    scope(|threads| {
-        threads.spawn(|| {
-            let done = other.write(|_| {
-                barrier.wait();
-                std::thread::sleep(SHORT);
-                Ok::<_, Error>(())
-            });
-            done.expect("a transaction");
-        });
-        barrier.wait();
-        // Waits for the other transaction, without a limit.
-        pool.try_write(|_| other.read().map(drop))
-    })?;
+    // It waits for the other transaction, without a limit.
+    behind_a_transaction(&other, || pool.try_write(|_| other.read().map(drop)))?;
     // Nor does one that failed leave a limit behind.
     beside_a_transaction(&pool, || not_free(Duration::ZERO, || pool.try_read().map(drop)));
-    scope(|threads| {
-        threads.spawn(|| {
-            let done = pool.write(|_| {
-                barrier.wait();
-                std::thread::sleep(SHORT);
-                Ok::<_, Error>(())
-            });
-            done.expect("a transaction");
-        });
-        barrier.wait();
-        pool.read().map(drop)
-    })?;
+    behind_a_transaction(&pool, || pool.read().map(drop))?;
     drop((pool, other));
     store.close()
 }

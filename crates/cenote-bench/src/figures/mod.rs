@@ -9,8 +9,6 @@ pub mod figure1;
 pub mod list_tail;
 pub mod logged_open;
 pub mod nvmalloc;
-pub mod nvmalloc7;
-pub mod nvmalloc_table4;
 pub mod open_after_kill;
 pub mod pmo_files;
 pub mod pmo_kernels;
@@ -51,8 +49,8 @@ pub const FIGURES: [Figure; 27] = [
     daemon::FIGURE,
     nvmalloc::figure4::FIGURE,
     nvmalloc::figure5::FIGURE,
-    nvmalloc_table4::FIGURE,
-    nvmalloc7::FIGURE,
+    nvmalloc::table4::FIGURE,
+    nvmalloc::figure7::FIGURE,
     nvmalloc::table2::FIGURE,
     nvmalloc::table3::FIGURE,
 ];

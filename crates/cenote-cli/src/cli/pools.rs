@@ -63,7 +63,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "MODE", value_parser = crate::at_rest_modes::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
     /// What is write-protected while a program has the pool open: none, or data, where only
-    /// transactions store; a stray store ends the program. Pages close 40 ms after a transaction,
+    /// transactions store; a stray write ends the program. Pages close 40 ms after a transaction,
     /// with data:MS after so many ms, with data:sync at once. Only with --heap logged
     #[arg(long, value_name = "WHAT", default_value = "none", value_parser = parse_protect)]
     pub(crate) protect: DataProtection,

@@ -4,7 +4,7 @@
 //! and takes all that came. A batch runs under a lock: [`DeferredService::settle`] runs one in the
 //! calling thread, and a range ends between two batches.
 //!
-//! The thread also says what a stray store would have changed ([`DeferredService::describe_by`]).
+//! The thread also says what a stray write would have changed ([`DeferredService::describe_by`]).
 //! Heap and catalog know that behind locks, which a fault handler may not take. The handler waits
 //! for the thread, a second at most: the thread of the store may itself have such a lock.
 
@@ -125,7 +125,7 @@ struct ServiceInner {
     ends: AtomicBool,
     thread: OnceLock<Thread>,
     describe: OnceLock<Box<Describe>>,
-    /// Where a stray store was to go that is to be described; 0: nowhere.
+    /// Where a stray write was to go that is to be described; 0: nowhere.
     stray: AtomicUsize,
 }
 
@@ -161,12 +161,12 @@ impl DeferredService {
         Ok(Arc::new(Self { inner, thread, token: fork_guard::token() }))
     }
 
-    /// From now on a stray store is described so, on standard error. The first call counts.
+    /// From now on a stray write is described so, on standard error. The first call counts.
     pub fn describe_by(&self, describe: Box<Describe>) {
         let _ = self.inner.describe.set(describe);
     }
 
-    /// Has a stray store described. Async-signal-safe, and waits for another thread.
+    /// Has a stray write described. Async-signal-safe, and waits for another thread.
     pub(crate) fn report(&self, address: usize) {
         let inner = &*self.inner;
         let ours = fork_guard::is_current(self.token) && inner.describe.get().is_some();
@@ -195,7 +195,7 @@ impl DeferredService {
         }
         self.inner.ends.store(true, Ordering::SeqCst);
         thread.thread().unpark();
-        // It has no locks of others, and ends after its batch. What describes stray stores may have
+        // It has no locks of others, and ends after its batch. What describes stray writes may have
         // had the last handle of something that ends this.
         if thread.thread().id() != thread::current().id() {
             let _ = thread.join();
@@ -311,7 +311,7 @@ impl ServiceInner {
         }
     }
 
-    /// Describes the stray store that a handler waits for, if there is one.
+    /// Describes the stray write that a handler waits for, if there is one.
     fn describe_stray(&self) {
         let address = self.stray.load(Ordering::SeqCst);
         if address == 0 {

@@ -63,33 +63,19 @@ impl StoreError {
             | Self::Permission { .. }
             | Self::ObjectDenied { .. }
             | Self::NotProtected { .. } => ErrorKind::Denied,
+            Self::DaemonSilent { .. }
+            | Self::PoolBusy { .. }
+            | Self::NotStill { .. }
+            | Self::Hosting { .. }
+            | Self::PoolInUse { .. }
+            | Self::PoolHeld { .. }
+            | Self::ObjectBusy { .. }
+            | Self::LogsInUse { .. }
+            | Self::InUse { .. } => ErrorKind::Busy,
             Self::PoolFull { .. }
             | Self::WindowFull { .. }
             | Self::PsyncTooLarge { .. }
             | Self::TooManyLogs { .. } => ErrorKind::Full,
-            Self::NotHosted { .. }
-            | Self::NotShadowed { .. }
-            | Self::Protected { .. }
-            | Self::WriteProtected { .. } => ErrorKind::Unsupported,
-            Self::RelocationPending { .. }
-            | Self::BackupUnsynced { .. }
-            | Self::NotCopied { .. } => ErrorKind::Unfinished,
-            _ => self.kind_of_rest(),
-        }
-    }
-
-    /// Misuse, damage, and what is in use or has ended.
-    fn kind_of_rest(&self) -> ErrorKind {
-        if self.is_busy() {
-            return ErrorKind::Busy;
-        }
-        match self {
-            Self::Fenced { .. }
-            | Self::NoClient { .. }
-            | Self::Poisoned { .. }
-            | Self::MetadataLost(_)
-            | Self::LogLost(_)
-            | Self::Forked => ErrorKind::Ended,
             Self::NotRewritten { .. }
             | Self::ObjectDamaged { .. }
             | Self::PoolDamaged { .. }
@@ -102,24 +88,32 @@ impl StoreError {
             | Self::JournalDamaged { .. }
             | Self::JournalRolledBack { .. }
             | Self::PuddleDamaged(_) => ErrorKind::Damaged,
+            Self::Fenced { .. }
+            | Self::NoClient { .. }
+            | Self::Poisoned { .. }
+            | Self::MetadataLost(_)
+            | Self::LogLost(_)
+            | Self::Forked => ErrorKind::Ended,
+            Self::RelocationPending { .. }
+            | Self::BackupUnsynced { .. }
+            | Self::NotCopied { .. } => ErrorKind::Unfinished,
+            Self::NotHosted { .. }
+            | Self::NotShadowed { .. }
+            | Self::Protected { .. }
+            | Self::WriteProtected { .. } => ErrorKind::Unsupported,
             Self::Backup { .. } => ErrorKind::Io,
-            _ => ErrorKind::Misuse,
+            Self::Import { .. }
+            | Self::ReadOnly { .. }
+            | Self::PoolReadOnly { .. }
+            | Self::PoolName { .. }
+            | Self::ObjectName { .. }
+            | Self::ObjectLen { .. }
+            | Self::NotTogether
+            | Self::PuddleSize { .. }
+            | Self::WearWait { .. }
+            | Self::TypeMismatch(_)
+            | Self::TypeTooLong { .. }
+            | Self::Type(_) => ErrorKind::Misuse,
         }
-    }
-
-    /// Whether another thread or process has what is needed.
-    fn is_busy(&self) -> bool {
-        matches!(
-            self,
-            Self::DaemonSilent { .. }
-                | Self::PoolBusy { .. }
-                | Self::NotStill { .. }
-                | Self::Hosting { .. }
-                | Self::PoolInUse { .. }
-                | Self::PoolHeld { .. }
-                | Self::ObjectBusy { .. }
-                | Self::LogsInUse { .. }
-                | Self::InUse { .. }
-        )
     }
 }

@@ -1,7 +1,7 @@
 //! Has the data of a puddle write-protected, while the heap of its pool is open for writing.
 //!
 //! The handler of [`ProtectedData`] is asked before the store's, because its range is the narrower
-//! one. What it has not resolved comes here, and is one of two: a stray store, or a store of a
+//! one. What it has not resolved comes here, and is one of two: a stray write, or a store of a
 //! writer into a page that psync tracking has not noted yet.
 
 use super::Puddle;
@@ -68,7 +68,7 @@ impl Puddle {
             return false;
         }
         match self.owners.tracked.get() {
-            // Others than tracking deny it: a stray store is not noted.
+            // Others than tracking deny it: a stray write is not noted.
             Some(tracked) => tracked.is_denied_by_others(address),
             None => true,
         }

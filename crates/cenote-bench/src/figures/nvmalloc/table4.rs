@@ -12,9 +12,9 @@
 //! The paper's Figure 6, how long a request waits, is not here: in a kernel without the paper's
 //! module, a request waits for the time that is set and for the thread to run.
 
+use super::figure7::grow_sorted;
 use crate::case::{Case, Failure};
 use crate::figures::figure::{Body, Figure};
-use crate::figures::nvmalloc7::grow_sorted;
 use crate::place::{BenchPlace, Settings};
 use cenote::{DataProtection, Durability, HeapKind, PoolOptions};
 
