@@ -21,7 +21,7 @@ use crate::explore::{ExploreTally, ExploreWhen, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
 use crate::tier::Sampled;
 use crate::units::{Grain, Images, Reach};
-use cenote_heap::{Heap, PoolBacking, Trace, TracedHeap};
+use cenote_heap::{Heap, Inspect as _, PoolBacking, Trace, TracedHeap, Trim as _};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};

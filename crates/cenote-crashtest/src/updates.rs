@@ -10,7 +10,7 @@ use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::tier::Sampled;
 use crate::walk::Walk;
 use cenote::Persist;
-use cenote_heap::{PoolBacking, Trace, TracedHeap};
+use cenote_heap::{Inspect as _, PoolBacking, TracedHeap};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};

@@ -13,7 +13,7 @@
 //! space) with one thread, with all cores, and with all cores and no types (every word of a block
 //! is looked at). The best of five runs.
 
-use cenote_heap::{Heap as _, MemoryBacking, MemoryOptions, TraceOptions, TracedHeap};
+use cenote_heap::{Heap as _, MemoryBacking, MemoryOptions, Trace as _, TraceOptions, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};

@@ -65,7 +65,7 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
-/// The facts about an allocated block, from [`crate::Trace::walk`] and [`crate::Heap::owner`].
+/// The facts about an allocated block, from [`crate::Inspect::walk`] and [`crate::Heap::owner`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockInfo {
     /// Where it begins.

@@ -3,13 +3,14 @@
 use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, PlaceError, RecoverError, RootError};
-use crate::report::{HeapReport, HeapStats, RecoveryReport};
+use crate::report::{HeapReport, HeapStats};
 use crate::roots::{self, RootWay};
-use crate::trace::Types;
+use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
 use core::ptr::NonNull;
+use std::collections::BTreeSet;
 
 /// A pool's allocator.
 ///
@@ -25,7 +26,7 @@ pub trait Heap: Send + Sync {
     ///
     /// Durability: the mark survives a crash of the process and is not flushed. A caller that wants
     /// "allocated" believed after a loss of power flushes the mark; transactions do, at commit.
-    /// Without that, [`Trace::recover`] decides by what is reached.
+    /// Without that, [`Trace::recover`](crate::Trace::recover) decides by what is reached.
     ///
     /// # Errors
     /// Why there is no block; [`AllocError::Cancelled`] if `before` failed.
@@ -151,10 +152,9 @@ pub trait Heap: Send + Sync {
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError>;
 }
 
-/// Operations of a heap that knows its blocks by tracing and by marks: walking, checking, counting,
-/// recovering. Apart from [`Heap`], because transactions need none of it, and what a transaction
-/// names is compiled into each program.
-pub trait Trace: Heap {
+/// Answers about all blocks of a heap: walking, checking, counting. Apart from [`Heap`], because
+/// transactions need none of it, and what a transaction names is compiled into each program.
+pub trait Inspect: Heap {
     /// Calls `visit` for every allocated block, in order of addresses within a puddle. Blocks that
     /// are allocated or freed meanwhile may be seen or not.
     ///
@@ -168,25 +168,40 @@ pub trait Trace: Heap {
     ///
     /// # Errors
     /// A puddle cannot be mapped.
-    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError>;
+    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
+        self.check_from(types, &[], TraceOptions::default())
+    }
+
+    /// [`Inspect::check`] with further roots, addresses that something outside of the pool leads
+    /// to: what only they lead to is no leak. By as many threads as `options` allow, with progress
+    /// reported.
+    ///
+    /// # Errors
+    /// As [`Inspect::check`]; [`RecoverError::Cancelled`].
+    fn check_from(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError>;
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's
+    /// roots and from `roots`. Changes nothing, and believes no mark. The other pools must be open,
+    /// or their addresses are not known to be theirs.
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped.
+    fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError>;
 
     /// Counts.
     ///
     /// # Errors
     /// A puddle cannot be mapped.
     fn stats(&self) -> Result<HeapStats, RecoverError>;
-
-    /// Computes all marks again, believing none: allocated is exactly what can be reached from the
-    /// pool's roots and from the addresses `roots` (RAL-1). Needed after a loss of power, before
-    /// anything else, where marks were not flushed; where transactions alone allocate and free,
-    /// [`TraceOptions::believe_marks`](crate::TraceOptions) leaves free what is reached and not
-    /// marked. Harmless at any time when no thread changes data. Can be interrupted anywhere and
-    /// repeated.
-    ///
-    /// # Errors
-    /// A puddle cannot be mapped, or the pool is read-only. Damage is no error: the report names
-    /// it.
-    fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError>;
 }
 
 /// [`Heap::place`] for a heap on a backing.

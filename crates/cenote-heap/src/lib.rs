@@ -1,5 +1,5 @@
-//! Heaps of pools: several kinds behind one trait ([`Heap`]). Kinds that can trace have a second
-//! one ([`Trace`]).
+//! Heaps of pools: several kinds behind two traits ([`Heap`], [`Inspect`]). What only some kinds
+//! can do are traits too ([`capability`]), asked for by their type.
 //!
 //! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), [`logged`] (Poseidon) and [`wear`]
 //! (NVMalloc). [`PoolHeap`] opens the kind that the catalog names for a pool.
@@ -8,7 +8,8 @@
 //! * [`backing`]: what a heap uses below it, as a small trait: puddles, flush, fence. `pool`
 //!   implements it for a store's pool; [`MemoryBacking`] is plain memory, for tests and
 //!   measurements;
-//! * [`block`], [`class`], [`heap`], [`trace`], [`report`], [`error`]: a caller's interface;
+//! * [`block`], [`class`], [`heap`], [`capability`], [`trace`], [`report`], [`error`]: a
+//!   caller's interface;
 //! * `robust`, [`locks`], `exclusion`: locks between processes, which die with their owner;
 //! * `sync`: the atomics, so that a model checker runs the same code (`tests/interleavings.rs`).
 //!
@@ -17,6 +18,7 @@
 
 pub mod backing;
 pub mod block;
+pub mod capability;
 pub mod class;
 mod copied;
 pub mod error;
@@ -45,22 +47,21 @@ mod wear_error;
 
 pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};
+pub use capability::{Reclaim, Shared, Trace, Trim};
 pub use error::{
     AllocError, BackingError, FreeError, OpenError, PlaceError, ReclaimError, RecoverError,
     RootError, WrongKind,
 };
 pub use exclusion::Exclusion;
-pub use heap::{Heap, Trace};
+pub use heap::{Heap, Inspect};
 pub use memory::{DurabilityCounts, MemoryBacking, MemoryOptions};
 pub use pool_backing::PoolBacking;
-pub use pool_heap::PoolHeap;
+pub use pool_heap::{Capability, PoolHeap};
 pub use report::{
-    BinStats, Damage, Finding, HeapReport, HeapStats, MetadataDamage, RecoveryReport, ValueReport,
+    BinStats, Damage, Finding, HeapReport, HeapStats, Marked, MetadataDamage, RecoveryReport,
+    TrimProgress, TrimReport, ValueReport,
 };
 pub use roots::RootWay;
 pub use trace::{TraceOptions, TraceProgress, Types};
-pub use traced::reclaim::{self, Marked};
-pub use traced::{
-    PuddleHeap, SuperblockInfo, Swept, TracedHeap, TrimProgress, TrimReport, Use, is_helper,
-    unused_end,
-};
+pub use traced::reclaim;
+pub use traced::{PuddleHeap, SuperblockInfo, Swept, TracedHeap, Use, is_helper, unused_end};

@@ -1,19 +1,19 @@
 //! Opens the heap of a store's pool, of the kind that the catalog names ([`HeapKind`]).
 //!
-//! Every operation of [`Heap`] and [`Trace`] works on each kind. An operation of one kind alone is
-//! reached by [`PoolHeap::traced`], or returns a typed error that says what to do instead.
+//! Every operation of [`Heap`] and [`Inspect`] works on each kind. What only some kinds can do is
+//! asked for by type ([`PoolHeap::capability`]).
 
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
+use crate::capability::{Reclaim, Shared, Trace, Trim};
 use crate::class::block_size;
 use crate::error::{
     AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError, WrongKind,
 };
-use crate::exclusion::Exclusion;
-use crate::heap::{Heap, Trace};
+use crate::heap::{Heap, Inspect};
 use crate::logged::{self, LoggedHeap, LoggedOptions, SubHeapStats};
 use crate::pool_backing::PoolBacking;
-use crate::reach::{Followed, reach};
-use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
+use crate::reach::Followed;
+use crate::report::{Damage, HeapReport, HeapStats, ValueReport};
 use crate::roots::RootWay;
 use crate::trace::{TraceOptions, Types};
 use crate::traced::TracedHeap;
@@ -100,21 +100,30 @@ impl PoolHeap {
         }
     }
 
-    /// The traced heap that can do something.
+    /// The heap, if it has a capability: `can::<dyn Trim>()`.
+    #[inline]
+    #[must_use]
+    pub fn can<C: Capability + ?Sized>(&self) -> Option<&C> {
+        C::of(self)
+    }
+
+    /// The heap as one that has a capability: `capability::<dyn Trim>()`.
     ///
     /// # Errors
-    /// The heap is of another kind, which cannot.
-    pub fn to_trace(
-        &self,
-        what: &'static str,
-        instead: &'static str,
-    ) -> Result<&TracedHeap, WrongKind> {
+    /// The heap is of a kind that has not.
+    #[inline]
+    pub fn capability<C: Capability + ?Sized>(&self) -> Result<&C, WrongKind> {
+        C::of(self).ok_or_else(|| self.wrong_kind(C::WHAT, C::INSTEAD))
+    }
+
+    #[cold]
+    fn wrong_kind(&self, what: &'static str, instead: &'static str) -> WrongKind {
         let (heap, pool) = match self {
-            Self::Traced(heap) => return Ok(heap),
+            Self::Traced(heap) => ("traced", heap.backing().name()),
             Self::Logged(heap) => ("logged", heap.backing().name()),
             Self::Wear(heap) => ("wear", heap.backing().name()),
         };
-        Err(WrongKind { pool: pool.to_string(), heap, what, instead })
+        WrongKind { pool: pool.to_string(), heap, what, instead }
     }
 
     /// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if
@@ -126,6 +135,13 @@ impl PoolHeap {
             Self::Logged(_) => logged::block_size(size, align),
             Self::Wear(_) => wear::block_size(size),
         }
+    }
+
+    /// Whether a block may be larger than [`PoolHeap::block_size`] says: where a logged heap has no
+    /// room for a slab, and in a wear heap.
+    #[must_use]
+    pub const fn may_give_more(&self) -> bool {
+        !matches!(self, Self::Traced(_))
     }
 
     /// Numbers and counts of the sub-heaps of a logged heap; none of another kind.
@@ -144,21 +160,6 @@ impl PoolHeap {
     #[inline(always)]
     pub fn is_live(&self, addr: u64, type_id: TypeId) -> bool {
         each!(self, heap => heap.is_live(addr, type_id))
-    }
-
-    /// The locks between processes that have the pool open; `None`: this process alone has it.
-    #[must_use]
-    #[inline]
-    pub fn exclusion(&self) -> Option<Exclusion<'_>> {
-        self.traced()?.exclusion()
-    }
-
-    /// Learns what other processes have made of the pool.
-    ///
-    /// # Errors
-    /// As [`TracedHeap::catch_up`].
-    pub fn catch_up(&self) -> Result<(), OpenError> {
-        self.traced().map_or(Ok(()), TracedHeap::catch_up)
     }
 
     /// Superblocks that are out of use. Heaps of other kinds have none: a logged heap that is
@@ -181,24 +182,6 @@ impl PoolHeap {
         self.wear().map(WearHeap::damage).unwrap_or_default()
     }
 
-    /// [`Trace::check`] with types and further roots: addresses that something outside of the pool
-    /// leads to.
-    ///
-    /// # Errors
-    /// As [`Trace::check`]; [`RecoverError::Cancelled`].
-    pub fn check_from(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
-        match self {
-            Self::Traced(heap) => heap.check_from(types, roots, options),
-            Self::Logged(heap) => heap.check_from(Some(types), roots, options),
-            Self::Wear(heap) => heap.check_from(Some(types), roots, options),
-        }
-    }
-
     /// Looks at the values of all allocated blocks whose types have rules.
     ///
     /// # Errors
@@ -210,27 +193,47 @@ impl PoolHeap {
     ) -> Result<ValueReport, RecoverError> {
         each!(self, heap => check_values(heap, values, options))
     }
+}
 
-    /// The addresses in other pools that something leads to which can be reached from this pool's
-    /// roots and from `roots`.
-    ///
-    /// # Errors
-    /// A puddle cannot be mapped.
-    pub fn foreign_pointers(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-    ) -> Result<BTreeSet<u64>, RecoverError> {
-        let options = TraceOptions::default();
-        match self {
-            Self::Traced(heap) => heap.foreign_pointers(types, roots),
-            Self::Logged(heap) => Ok(reach(heap, types, roots, options)?.foreign),
-            Self::Wear(heap) => {
-                let heap: &WearHeap<PoolBacking> = heap;
-                Ok(reach(heap, types, roots, options)?.foreign)
+/// An operation, or a few, that heaps of some kinds have; see [`crate::capability`].
+pub trait Capability {
+    /// What a heap without it cannot do.
+    const WHAT: &'static str;
+    /// What to do instead.
+    const INSTEAD: &'static str;
+
+    /// The pool's heap, if it is of a kind that can.
+    fn of(heap: &PoolHeap) -> Option<&Self>;
+}
+
+/// Declares capabilities, with the kinds that have them.
+macro_rules! capabilities {
+    ($($name:ident: $($kind:ident)+, $what:literal, $instead:literal;)+) => {
+        $(impl Capability for dyn $name {
+            const WHAT: &'static str = $what;
+            const INSTEAD: &'static str = $instead;
+
+            #[inline]
+            fn of(heap: &PoolHeap) -> Option<&Self> {
+                match heap {
+                    $(PoolHeap::$kind(heap) => Some(heap),)+
+                    #[allow(unreachable_patterns, reason = "a capability may be of all kinds")]
+                    _ => None,
+                }
             }
-        }
-    }
+        })+
+    };
+}
+
+capabilities! {
+    Trace: Traced, "be recovered by tracing",
+        "opening it reads which blocks are allocated; free the leaks that `check` names by \
+         transactions";
+    Reclaim: Traced, "be traced while it changes, and may lead to any block of the store",
+        "look for leaks with `check`, and free them by transactions";
+    Trim: Traced, "give space back to the file system",
+        "its free blocks serve the next allocations";
+    Shared: Traced, "be written by several processes", "open it in one process";
 }
 
 impl Heap for PoolHeap {
@@ -313,20 +316,29 @@ impl Heap for PoolHeap {
     }
 }
 
-impl Trace for PoolHeap {
+impl Inspect for PoolHeap {
     fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         each!(self, heap => heap.walk(visit))
     }
 
-    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
-        each!(self, heap => Trace::check(heap, types))
+    fn check_from(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        each!(self, heap => heap.check_from(types, roots, options))
+    }
+
+    fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        each!(self, heap => heap.foreign_pointers(types, roots))
     }
 
     fn stats(&self) -> Result<HeapStats, RecoverError> {
-        each!(self, heap => Trace::stats(heap))
-    }
-
-    fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError> {
-        each!(self, heap => heap.recover(types, roots))
+        each!(self, heap => Inspect::stats(heap))
     }
 }

@@ -212,7 +212,7 @@ pub struct RecoveryReport {
     pub took: Duration,
 }
 
-/// What [`crate::Trace::check`] saw.
+/// What [`crate::Inspect::check`] saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapReport {
@@ -251,7 +251,8 @@ pub struct HeapReport {
     /// wrote over the heap's metadata, or a member of the pool died and no member has swept. May
     /// name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,
-    /// Values, if they were looked at: `cenote::Pool::check` does so, [`crate::Trace::check`] not.
+    /// Values, if they were looked at: `cenote::Pool::check` does so, [`crate::Inspect::check`]
+    /// not.
     pub values: Option<ValueReport>,
 }
 
@@ -322,4 +323,43 @@ pub struct BinStats {
     pub blocks: u64,
     /// Blocks that there is room for, allocated ones included.
     pub capacity: u64,
+}
+
+/// How far a trim has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrimProgress {
+    /// Bytes of the heap that were looked at.
+    pub looked_at_bytes: u64,
+    /// Bytes of the heap.
+    pub bytes: u64,
+    /// Bytes given back so far.
+    pub released_bytes: u64,
+}
+
+/// What a trim did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrimReport {
+    /// Bytes that were given back to the file system.
+    pub released_bytes: u64,
+    /// Bytes of free superblocks that had been given back before.
+    pub hole_bytes: u64,
+    /// The file system cannot take space back; nothing was given.
+    pub unsupported: bool,
+}
+
+/// What [`crate::Reclaim::mark_slice`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Marked {
+    /// Something is left to be looked at.
+    pub pending: bool,
+    /// How often changes were recorded so far. If that is the same before and after all heaps of a
+    /// store were found with nothing pending, there was a moment at which none had.
+    pub changes: u64,
+    /// Blocks that were reached so far.
+    pub blocks: u64,
+    /// Addresses in other pools that this slice was led to.
+    pub foreign: Vec<u64>,
 }

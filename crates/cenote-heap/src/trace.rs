@@ -24,8 +24,8 @@ pub struct TraceProgress {
 /// Hears how far a traversal has come, and may break it off.
 pub type OnProgress<'a> = dyn FnMut(&TraceProgress) -> ControlFlow<()> + 'a;
 
-/// How a heap is traced: by [`crate::TracedHeap::recover_with`] and
-/// [`crate::TracedHeap::check_with`].
+/// How a heap is traced: by [`crate::Trace::recover_with`] and
+/// [`crate::Inspect::check_from`].
 #[non_exhaustive]
 pub struct TraceOptions<'a> {
     /// Most threads that trace, the caller's included; `None`: as many as cores that this process

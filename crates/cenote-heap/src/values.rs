@@ -12,7 +12,7 @@
 use crate::block::BlockInfo;
 use crate::copied::copy_into;
 use crate::error::RecoverError;
-use crate::heap::Trace;
+use crate::heap::Inspect;
 use crate::report::{LISTED_MAX, ValueReport};
 use crate::trace::{TraceOptions, TraceProgress};
 use cenote_layout::id::TypeId;
@@ -36,7 +36,7 @@ const BLOCKS: u64 = 1024;
 ///
 /// # Errors
 /// A puddle cannot be mapped; [`RecoverError::Cancelled`].
-pub(crate) fn check_values<H: Trace>(
+pub(crate) fn check_values<H: Inspect>(
     heap: &H,
     values: &mut Values,
     options: TraceOptions<'_>,
@@ -105,7 +105,7 @@ struct InMemory<'h, H> {
     copy: Vec<u8>,
 }
 
-impl<H: Trace> Blocks for InMemory<'_, H> {
+impl<H: Inspect> Blocks for InMemory<'_, H> {
     fn block(&mut self, addr: u64) -> Option<(TypeId, u64)> {
         let block = self.heap.owner(addr).filter(|block| block.addr == addr)?;
         Some((block.type_id, block.size))

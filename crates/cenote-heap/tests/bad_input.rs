@@ -2,8 +2,8 @@
 
 use crate::common::{A, backing, heap, room_for};
 use cenote_heap::{
-    AllocError, BackingError, Cancelled, FreeError, Heap as _, OpenError, RecoverError, RootError,
-    Trace, TracedHeap,
+    AllocError, BackingError, Cancelled, FreeError, Heap as _, Inspect as _, OpenError,
+    RecoverError, RootError, Trace, TracedHeap,
 };
 use cenote_layout::id::TypeId;
 

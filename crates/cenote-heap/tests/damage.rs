@@ -1,7 +1,9 @@
 //! Damaged and interrupted descriptors: what is lost is named, and the rest goes on.
 
 use crate::common::{A, B, TypeMap, backing, field, read, record, room_for, write, zero};
-use cenote_heap::{Backing as _, FreeError, Heap as _, MemoryBacking, Trace, TracedHeap};
+use cenote_heap::{
+    Backing as _, FreeError, Heap as _, Inspect as _, MemoryBacking, Trace, TracedHeap,
+};
 use cenote_layout::heap::{Descriptor, HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 

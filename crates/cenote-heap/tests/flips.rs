@@ -7,8 +7,8 @@
 
 use crate::common::{A, B, Heap, Random, TypeMap, backing, field, record, zero};
 use cenote_heap::{
-    Backing as _, Cancelled, FreeError, Heap as _, MemoryBacking, RootError, Trace, TraceOptions,
-    TracedHeap,
+    Backing as _, Cancelled, FreeError, Heap as _, Inspect as _, MemoryBacking, RootError, Trace,
+    TraceOptions, TracedHeap,
 };
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MEMBERS_SIZE, ROOT_COUNT, SUPERBLOCK_SIZE, SuperblockState,

@@ -2,7 +2,7 @@
 //! files can be mapped twice.
 
 use crate::protected::{SIGSEGV, assert_stopped, make_store, medium};
-use cenote_heap::{AllocError, Backing, Heap, PoolBacking, Trace, TracedHeap};
+use cenote_heap::{AllocError, Backing, Heap, Inspect as _, PoolBacking, TracedHeap, Trim as _};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};

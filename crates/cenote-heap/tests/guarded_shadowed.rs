@@ -3,7 +3,7 @@
 
 use crate::guarded::{count, fill, heap, make, open};
 use crate::protected_shadowed::{differing, psync};
-use cenote_heap::{Heap, TracedHeap};
+use cenote_heap::{Heap, TracedHeap, Trim as _};
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, GuardBug, plant};

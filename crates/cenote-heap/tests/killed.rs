@@ -6,7 +6,7 @@
 
 mod common;
 
-use cenote_heap::{Heap as _, Trace, TracedHeap};
+use cenote_heap::{Heap as _, Inspect as _, TracedHeap, Trim as _};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_testkit::child::again;

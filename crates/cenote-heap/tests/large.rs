@@ -1,7 +1,7 @@
 //! Large blocks, alignment, and growth to the limit.
 
 use crate::common::{A, B, Random, backing, heap, room_for};
-use cenote_heap::{AllocError, BackingError, Heap as _, Trace, TracedHeap};
+use cenote_heap::{AllocError, BackingError, Heap as _, Inspect as _, Trace, TracedHeap};
 use cenote_medium::planted::{Bug, plant};
 
 const S: u64 = 65_536;

@@ -5,7 +5,7 @@
 use crate::common::room_for;
 use crate::common::shared::{Files, SharedBacking};
 use cenote_heap::{
-    AllocError, Heap as _, OpenError, RecoverError, Sharing as _, Trace, TracedHeap,
+    AllocError, Heap as _, Inspect as _, OpenError, RecoverError, Sharing as _, Trace, TracedHeap,
 };
 use cenote_layout::heap::MEMBER_COUNT;
 use cenote_layout::id::TypeId;

@@ -2,7 +2,7 @@
 //! again, and every count agrees.
 
 use crate::common::{Random, heap, read, room_for, write};
-use cenote_heap::{AllocError, Heap as _, Trace};
+use cenote_heap::{AllocError, Heap as _, Inspect as _};
 use cenote_layout::id::TypeId;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

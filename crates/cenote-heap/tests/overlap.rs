@@ -4,7 +4,7 @@
 
 mod common;
 
-use cenote_heap::{AllocError, Heap as _, Trace, TracedHeap};
+use cenote_heap::{AllocError, Heap as _, Inspect as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 use common::{Heap, Random, read, write};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,8 +5,8 @@ use crate::common::{Random, TypeMap, backing, field, pointers, read, record, wri
 use cenote_heap::report::{Fault, TraceCounts};
 use cenote_heap::trace::{Filter, Scanned, TraceProgress, Visitor};
 use cenote_heap::{
-    Backing, BackingError, Extent, Heap as _, MemoryBacking, RecoverError, Trace, TraceOptions,
-    TracedHeap, Types,
+    Backing, BackingError, Extent, Heap as _, Inspect as _, MemoryBacking, RecoverError, Trace,
+    TraceOptions, TracedHeap, Types,
 };
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, encode_relative};
@@ -331,7 +331,7 @@ proptest! {
             for (addr, _) in blocks.iter().filter(|_| random.below(8) == 0) {
                 let _ = heap.free(*addr);
             }
-            let check = heap.check_with(&types, by(workers)).unwrap();
+            let check = heap.check_from(Some(&types), &[], by(workers)).unwrap();
             let checked = comparable(check.trace.unwrap());
             prop_assert_eq!(checked.blocks as usize, expected.len());
             let leaked = allocated(&heap).difference(&expected).count();

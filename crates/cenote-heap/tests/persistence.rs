@@ -1,7 +1,7 @@
 //! What is flushed and fenced, exactly; and what a crash between any two steps leaves.
 
 use crate::common::{A, B, backing};
-use cenote_heap::{DurabilityCounts, Heap as _, Trace, TracedHeap};
+use cenote_heap::{DurabilityCounts, Heap as _, Inspect as _, TracedHeap};
 use cenote_layout::id::TypeId;
 
 fn since(backing: &cenote_heap::MemoryBacking, before: DurabilityCounts) -> (u64, u64, u64) {

@@ -6,7 +6,9 @@ use crate::common::{
 };
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::trace::{Filter, Scanned, Visitor};
-use cenote_heap::{Heap as _, MemoryBacking, ReclaimError, Trace, TracedHeap, Types};
+use cenote_heap::{
+    Heap as _, Inspect as _, MemoryBacking, Reclaim as _, ReclaimError, Trace, TracedHeap, Types,
+};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, encode_relative};
 use cenote_layout::types::{Condition, PointerField, TypeRecord};

@@ -3,13 +3,16 @@
 
 use crate::common::{A, B, TypeMap, field, read, record, write, zero};
 use cenote_heap::{
-    AllocError, BackingError, FreeError, Heap as _, OpenError, PoolBacking, Trace, TracedHeap,
+    AllocError, BackingError, FreeError, Heap as _, Inspect as _, OpenError, PoolBacking, PoolHeap,
+    Reclaim, Shared, Trace, TracedHeap, Trim, WrongKind,
 };
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions, Visited};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium, counters};
-use cenote_store::{Access, FormatOptions, OpenOptions, PoolHandle, PoolOptions, Store, format};
+use cenote_store::{
+    Access, FormatOptions, HeapKind, OpenOptions, PoolHandle, PoolOptions, Store, format,
+};
 use std::sync::Arc;
 
 fn options(number: u8) -> FormatOptions {
@@ -244,4 +247,41 @@ fn recovery_can_be_cut_anywhere_and_repeated() {
     let limits = Limits { exhaustive_units: 6, samples: 40, ..Limits::default() };
     let visited = next.explore(.., limits, |_, image| verify(&image, true, SIZES.len() as u64));
     assert!(visited.images > 10, "{visited:?}");
+}
+
+/// Whether the heap of a pool has these capabilities: to trace, to reclaim, to trim, to be shared.
+fn capabilities(heap: &PoolHeap) -> [Result<(), WrongKind>; 4] {
+    [
+        heap.capability::<dyn Trace>().map(drop),
+        heap.capability::<dyn Reclaim>().map(drop),
+        heap.capability::<dyn Trim>().map(drop),
+        heap.capability::<dyn Shared>().map(drop),
+    ]
+}
+
+#[test]
+fn a_heap_says_by_type_what_its_kind_can_do() {
+    let medium = SimMedium::new(SimOptions::new(Durability::Process));
+    format(medium.clone(), &options(30)).unwrap();
+    let store = open(medium);
+    for (name, heap) in [
+        ("traced", HeapKind::Traced),
+        ("logged", HeapKind::Logged),
+        ("wear", HeapKind::Wear { wait_ms: 0 }),
+    ] {
+        let options = PoolOptions { heap, size_max: 64 << 20, ..PoolOptions::default() };
+        store.create_pool(name, &options).unwrap();
+        let pool = store.open_pool(name, Access::ReadWrite).unwrap();
+        let heap = PoolHeap::open(backing(pool)).unwrap();
+        assert_eq!(heap.stats().unwrap().blocks, 0, "every kind can be inspected");
+        for had in capabilities(&heap) {
+            let Err(refused) = had else {
+                assert_eq!(name, "traced");
+                continue;
+            };
+            assert_ne!(name, "traced", "{refused}");
+            assert_eq!((refused.heap, &*refused.pool), (name, name));
+            assert!(!refused.instead.is_empty());
+        }
+    }
 }

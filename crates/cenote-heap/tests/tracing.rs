@@ -2,7 +2,7 @@
 
 use crate::common::{A, B, Random, TypeMap, backing, field, heap, read, record, write, zero};
 use cenote_heap::report::Fault;
-use cenote_heap::{Heap as _, Trace, TracedHeap};
+use cenote_heap::{Heap as _, Inspect as _, Trace, TracedHeap};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;

@@ -2,8 +2,8 @@
 
 use crate::common::{A, B, TypeMap, backing, read, record, write};
 use cenote_heap::{
-    AllocError, Backing as _, Heap as _, MemoryBacking, RecoverError, Trace, TracedHeap,
-    TrimProgress, Use,
+    AllocError, Backing as _, Heap as _, Inspect as _, MemoryBacking, RecoverError, Trace,
+    TracedHeap, Trim as _, TrimProgress, Use,
 };
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use std::ops::ControlFlow;

@@ -106,7 +106,7 @@ enum Still<'p> {
 
 impl PoolInner {
     fn still_until(&self, until: Instant) -> Option<Still<'_>> {
-        if self.heap.exclusion().is_none() {
+        if self.exclusion().is_none() {
             let left = until.saturating_duration_since(Instant::now());
             return self.lock.try_read_recursive_for(left).map(|_guard| Still::Alone { _guard });
         }

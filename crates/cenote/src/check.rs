@@ -17,7 +17,7 @@ use crate::open_pools::pools_of;
 use crate::reached::{Heaps, reached_from_elsewhere};
 use crate::registry::StoreTypes;
 use crate::view::View;
-use cenote_heap::{HeapReport, PoolBacking, PoolHeap, TraceOptions};
+use cenote_heap::{HeapReport, Inspect as _, PoolBacking, PoolHeap, TraceOptions};
 use cenote_store::Access;
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapRepo
         reached_from_elsewhere(&store.store, &types, &heaps).map_err(|(_, error)| error)?;
     let roots = reached.get(&pool.inner.handle.id()).cloned().unwrap_or_default();
     let roots: Vec<u64> = roots.into_iter().collect();
-    let mut report = pool.inner.heap.check_from(&types, &roots, options.again())?;
+    let mut report = pool.inner.heap.check_from(Some(&types), &roots, options.again())?;
     report.values = Some(pool.inner.check_values(options)?);
     drop(heaps);
     drop(closed);

@@ -14,7 +14,7 @@
 use crate::error::Result;
 use crate::registry::StoreTypes;
 use crate::session::Inner;
-use cenote_heap::{PoolHeap, TraceOptions};
+use cenote_heap::{Inspect as _, PoolHeap, TraceOptions};
 use cenote_layout::id::Uuid;
 use cenote_store::{Access, AtRest, Damage, Keyring, PoolHandle, StoreError};
 
@@ -49,7 +49,7 @@ pub(crate) fn verify_pages(store: &Inner, name: &str, key: Option<&Keyring>) -> 
 
 /// Looks at the heap of a pool; what is wrong with it. If nothing is, the pool counts as checked.
 pub(crate) fn check(store: &Inner, handle: &PoolHandle, heap: &PoolHeap) -> Result<Vec<Damage>> {
-    let report = heap.check_from(&StoreTypes(&store.store), &[], TraceOptions::default())?;
+    let report = heap.check_from(Some(&StoreTypes(&store.store)), &[], TraceOptions::default())?;
     let mut found: Vec<(u64, String)> =
         report.damage.iter().map(|damage| (damage.addr, damage.to_string())).collect();
     found.extend(report.headers.iter().map(|damage| (damage.addr, damage.to_string())));

@@ -14,7 +14,8 @@ use crate::readers::{Readers, shares};
 use crate::registry::StoreTypes;
 use crate::session::Inner;
 use cenote_heap::{
-    Finding, Heap, HeapReport, PoolBacking, PoolHeap, RecoverError, TraceOptions, ValueReport,
+    Finding, Heap, HeapReport, Inspect as _, PoolBacking, PoolHeap, RecoverError, TraceOptions,
+    ValueReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
@@ -310,11 +311,12 @@ impl PoolInner {
         let ValueReport { mut invalid, mut findings, .. } =
             self.check_values(TraceOptions::default())?;
         let store = &self.store.store;
-        let report = match self.heap.check_from(&StoreTypes(store), &[], TraceOptions::default()) {
-            // To get a value there is an error, too.
-            Err(RecoverError::Unreadable(_)) => HeapReport::default(),
-            report => report?,
-        };
+        let report =
+            match self.heap.check_from(Some(&StoreTypes(store)), &[], TraceOptions::default()) {
+                // To get a value there is an error, too.
+                Err(RecoverError::Unreadable(_)) => HeapReport::default(),
+                report => report?,
+            };
         let name = |id| store.type_record(id).map(|record| record.name.clone());
         for trace in [report.trace, report.leak_trace].into_iter().flatten() {
             for Finding { at, to, target, .. } in trace.findings {

@@ -21,8 +21,8 @@ use crate::tx::Tx;
 use cenote_heap::logged::SubHeapStats;
 use cenote_heap::wear::{WearDamage, WearStats};
 use cenote_heap::{
-    BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
-    Trace, TraceOptions, TrimProgress, TrimReport,
+    BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, Inspect as _, RecoveryReport,
+    SuperblockInfo, Trace, TraceOptions, Trim, TrimProgress, TrimReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::PoolId;
@@ -215,7 +215,7 @@ impl Pool {
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
-            let mut report = self.inner.heap.check_from(&types, &[], options.again())?;
+            let mut report = self.inner.heap.check_from(Some(&types), &[], options.again())?;
             if report.leaked_blocks == 0 {
                 report.values = Some(self.inner.check_values(options)?);
                 return Ok(report);
@@ -252,10 +252,7 @@ impl Pool {
         if !self.inner.changeable {
             return Err(self.inner.why_unchangeable());
         }
-        let heap = self.inner.heap.to_trace(
-            "give space back to the file system",
-            "its free blocks serve the next allocations",
-        );
+        let heap = self.inner.heap.capability::<dyn Trim>();
         Ok(heap.map_err(cenote_heap::RecoverError::from)?.trim_with(progress)?)
     }
 
@@ -305,10 +302,7 @@ impl Pool {
         let reached = reached_from_elsewhere(&store.store, &StoreTypes(&store.store), &heaps)
             .map_err(|(_, error)| error)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
-        let heap = self
-            .inner
-            .heap
-            .to_trace("free leaks", "free the blocks that `check` names, by transactions");
+        let heap = self.inner.heap.capability::<dyn Trace>();
         let heap = heap.map_err(cenote_heap::RecoverError::from)?;
         let mut options = TraceOptions::default();
         options.believe_marks = true;
@@ -371,7 +365,7 @@ pub struct Blocks<'p>(&'p PoolInner);
 
 impl Blocks<'_> {
     /// Calls `visit` for every allocated block, in order of addresses within a puddle; see
-    /// [`cenote_heap::Trace::walk`].
+    /// [`cenote_heap::Inspect::walk`].
     ///
     /// # Errors
     /// A puddle cannot be mapped.

@@ -28,7 +28,7 @@ use crate::patience::patience;
 use crate::readers::Readers;
 use crate::session::refuse_unusable;
 use crate::viewed::is_any_viewed_here;
-use cenote_heap::{Exclusion, OpenError};
+use cenote_heap::{Exclusion, OpenError, Shared};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::Store;
 use std::sync::PoisonError;
@@ -70,6 +70,12 @@ impl Drop for ReadTurn<'_> {
 }
 
 impl PoolInner {
+    /// The locks between the processes that write the pool; `None`: this process alone has it.
+    #[inline]
+    pub(crate) fn exclusion(&self) -> Option<Exclusion<'_>> {
+        self.heap.can::<dyn Shared>()?.exclusion()
+    }
+
     /// Fails if the store acknowledges nothing more: then the transaction that this thread has
     /// waited for may stay in its log.
     #[inline]
@@ -81,7 +87,7 @@ impl PoolInner {
     /// there are no others.
     #[inline]
     pub(crate) fn write_turn(&self) -> Result<Option<WriteTurn<'_>>> {
-        match self.heap.exclusion() {
+        match self.exclusion() {
             None => Ok(None),
             Some(exclusion) => self.wait_to_write(exclusion).map(Some),
         }
@@ -110,7 +116,7 @@ impl PoolInner {
     /// no others.
     #[inline]
     pub(crate) fn read_turn(&self) -> Result<Option<ReadTurn<'_>>> {
-        match self.heap.exclusion() {
+        match self.exclusion() {
             None => Ok(None),
             Some(exclusion) => self.wait_to_read(exclusion).map(Some),
         }
@@ -142,7 +148,7 @@ impl PoolInner {
     pub(crate) fn try_read_turn(
         &self,
     ) -> core::result::Result<Option<ReadTurn<'_>>, Option<Error>> {
-        let Some(exclusion) = self.heap.exclusion() else { return Ok(None) };
+        let Some(exclusion) = self.exclusion() else { return Ok(None) };
         // Its holder may be waiting for another process.
         let Ok(mut count) = self.readers.count.try_lock() else { return Err(None) };
         if *count == 0 && !exclusion.try_read() {
@@ -155,7 +161,9 @@ impl PoolInner {
 
     /// What others have made of the pool since is here too.
     fn after<T>(&self, turn: T) -> Result<T> {
-        self.heap.catch_up()?;
+        if let Some(shared) = self.heap.can::<dyn Shared>() {
+            shared.catch_up()?;
+        }
         Ok(turn)
     }
 
@@ -176,7 +184,7 @@ impl PoolInner {
 /// it holds another.
 pub(crate) fn turns<'p>(pools: &[&'p PoolInner]) -> Result<Vec<WriteTurn<'p>>> {
     let shared: Vec<(&'p PoolInner, Exclusion<'p>)> =
-        pools.iter().filter_map(|pool| Some((*pool, pool.heap.exclusion()?))).collect();
+        pools.iter().filter_map(|pool| Some((*pool, pool.exclusion()?))).collect();
     let mut awaited = 0;
     'again: while let Some((first, exclusion)) = shared.get(awaited) {
         let mut turns = vec![first.wait_to_write(*exclusion)?];

@@ -1,6 +1,6 @@
 //! What the pools of a store lead to in each other.
 
-use cenote_heap::{PoolHeap, RecoverError, Types};
+use cenote_heap::{Inspect as _, PoolHeap, RecoverError, Types};
 use cenote_layout::id::PoolId;
 use cenote_store::{Puddle, Store};
 use std::collections::{BTreeMap, BTreeSet};

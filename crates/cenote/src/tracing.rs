@@ -22,7 +22,7 @@ use crate::open_pool::{Doubt, OpenList, doubt_of};
 use crate::reached::{Heaps, Reached, reached_from_elsewhere};
 use crate::registry::StoreTypes;
 use crate::session::Inner;
-use cenote_heap::{BackingError, OpenError, PoolBacking, PoolHeap, RecoverError};
+use cenote_heap::{BackingError, OpenError, PoolBacking, PoolHeap, RecoverError, Trace};
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
@@ -158,7 +158,7 @@ pub(crate) fn trace_due_pools(store: &Inner, open: &OpenList) -> Result<()> {
     };
     for (handle, heap) in heaps.iter().filter(|(handle, _)| traced(handle)) {
         let id = handle.id();
-        let Some(heap) = heap.traced() else {
+        let Some(heap) = heap.can::<dyn Trace>() else {
             // Its logs say which blocks are allocated, and its opening has applied them. SAFETY:
             // nothing is traced in a pool of this kind.
             unsafe { handle.trace_done() }?;

@@ -167,7 +167,7 @@ impl<'p> Tx<'p> {
         // SAFETY: a fresh block of so many bytes, of this transaction alone, which can be written.
         unsafe { place.add(kept as usize).write_bytes(0, (clear - kept) as usize) };
         let mut whole = asked;
-        if pool.heap.traced().is_none() {
+        if pool.heap.may_give_more() {
             // Where there is no room for a slab, the heap gives a block of its own.
             let addr = place.as_ptr().addr() as u64;
             whole = pool.heap.usable_size(addr).map_err(TxError::from)?;

@@ -22,7 +22,7 @@ use crate::random::Random;
 use crate::runner::Row;
 use crate::traced::Traced;
 use cenote::{Durability, TypeId};
-use cenote_heap::{Heap as _, TraceOptions};
+use cenote_heap::{Heap as _, Trace as _, TraceOptions};
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
 use std::collections::HashMap;

@@ -15,7 +15,9 @@ use super::puddles::Growth;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use crate::backing::{Backing, Extent};
+use crate::capability::Shared;
 use crate::error::{OpenError, RecoverError};
+use crate::exclusion::Exclusion;
 use crate::report::Damage;
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, SweepState};
 use cenote_layout::id::TypeId;
@@ -40,27 +42,15 @@ pub(super) enum How {
     Joining,
 }
 
-impl<G: Backing> TracedHeap<G> {
-    /// Learns of puddles that other processes took.
-    pub(crate) fn refresh(&self, growth: &mut Growth) {
-        if self.members.is_none() {
-            return;
-        }
-        for extent in self.backing.extents() {
-            if extent.index > growth.last {
-                growth.add(&extent);
-                growth.pending.push_back(extent);
-            }
-        }
-        self.known.store(u64::from(growth.last) + 1, Ordering::Release);
+impl<G: Backing> Shared for TracedHeap<G> {
+    #[inline]
+    fn exclusion(&self) -> Option<Exclusion<'_>> {
+        let members = self.members.as_ref()?;
+        let sharing = self.backing.sharing()?;
+        Some(Exclusion::new(members.writer(), members, members.own_place(), sharing))
     }
 
-    /// Attaches the puddles that other processes have taken since, so that every address which they
-    /// could store anywhere is mapped here. One load if there are none.
-    ///
-    /// # Errors
-    /// They cannot be mapped, or not be learned of.
-    pub fn catch_up(&self) -> Result<(), OpenError> {
+    fn catch_up(&self) -> Result<(), OpenError> {
         let Some(members) = &self.members else { return Ok(()) };
         if self.sweep_state() == Some(SweepState::Open) {
             self.discard_sweep()?;
@@ -74,6 +64,22 @@ impl<G: Backing> TracedHeap<G> {
             known if known < puddles => Err(OpenError::Behind { known, puddles }),
             _ => Ok(()),
         }
+    }
+}
+
+impl<G: Backing> TracedHeap<G> {
+    /// Learns of puddles that other processes took.
+    pub(crate) fn refresh(&self, growth: &mut Growth) {
+        if self.members.is_none() {
+            return;
+        }
+        for extent in self.backing.extents() {
+            if extent.index > growth.last {
+                growth.add(&extent);
+                growth.pending.push_back(extent);
+            }
+        }
+        self.known.store(u64::from(growth.last) + 1, Ordering::Release);
     }
 
     /// Discards the sweep of a member that died while it condemned ([`super::condemn`]).
@@ -344,7 +350,7 @@ impl<G: Backing> TracedHeap<G> {
 
     /// Superblocks that are out of use in the puddles that were looked at so far: because bits of
     /// their descriptors or marks have flipped. A puddle is looked at when it is first touched;
-    /// [`Trace::check`](crate::Trace::check) looks at all.
+    /// [`Inspect::check`](crate::Inspect::check) looks at all.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         lock(&self.damage).clone()

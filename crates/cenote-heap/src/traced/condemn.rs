@@ -56,7 +56,7 @@
 //! writes to them: a live header leads to the values that were written there.
 //!
 //! Where processes share the pool, one that is alone condemns ([`super::recover`]). If it dies, the
-//! next one that gets its turn decides, before it looks at a value ([`TracedHeap::catch_up`]).
+//! next one that gets its turn decides, before it looks at a value ([`crate::Shared`]).
 
 use super::claims::{Claim, classify};
 use super::marks;

@@ -73,4 +73,3 @@ pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use state::TracedHeap;
 pub use superblock::PuddleHeap;
 pub use sweep::Swept;
-pub use trim::{TrimProgress, TrimReport};

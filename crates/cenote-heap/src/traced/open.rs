@@ -15,8 +15,9 @@ use super::slow::Slow;
 use super::state::{IDLE_WORDS, TracedHeap, next_number};
 use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
+use crate::capability::{Reclaim as _, Trace};
 use crate::error::{AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError};
-use crate::heap::{Heap, Trace, address_on, place_on};
+use crate::heap::{Heap, Inspect, address_on, place_on};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::roots::RootWay;
 use crate::trace::{TraceOptions, Types};
@@ -27,6 +28,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_protect::HiddenWindow;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 impl<G: Backing> TracedHeap<G> {
@@ -220,21 +222,41 @@ impl<G: Backing> Heap for TracedHeap<G> {
     }
 }
 
-impl<G: Backing> Trace for TracedHeap<G> {
+impl<G: Backing> Inspect for TracedHeap<G> {
     fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.walk_blocks(visit)
     }
 
-    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
-        self.check_heap(types, &[], TraceOptions::default())
+    fn check_from(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.check_heap(types, roots, options)
+    }
+
+    fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        self.foreign_of(types, roots)
     }
 
     fn stats(&self) -> Result<HeapStats, RecoverError> {
         self.count()
     }
+}
 
-    fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError> {
-        self.recover_heap(types, roots, TraceOptions::default())
+impl<G: Backing> Trace for TracedHeap<G> {
+    fn recover_with(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<RecoveryReport, RecoverError> {
+        self.recover_heap(types, roots, options)
     }
 }
 

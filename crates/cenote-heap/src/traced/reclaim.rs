@@ -42,13 +42,13 @@
 //!
 //! # What the caller sees to
 //!
-//! * When [`TracedHeap::begin_reclaim`] is called, every allocated block that a thread is going to
+//! * When [`Reclaim::begin_reclaim`] is called, every allocated block that a thread is going to
 //!   use can be reached from a root; no thread allocates or frees during the call. (At the start of
 //!   a session, before its first transaction, that is so.)
 //! * Code that changes data by other means than transactions calls [`before_change`] before.
-//! * No thread changes data while [`TracedHeap::mark_slice`] runs: a lock that writers take and it
+//! * No thread changes data while [`Reclaim::mark_slice`] runs: a lock that writers take and it
 //!   does. It runs for as long as it is told; that is the longest wait of a writer.
-//! * No thread uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
+//! * No thread uses the heap while [`Reclaim::condemn`] and [`Reclaim::give_back_slice`] run.
 //! * The caller passes the targets of other pools to `mark_slice`; all pools are traced in the same
 //!   way.
 //!
@@ -71,8 +71,10 @@ use super::superblock::PuddleHeap;
 use super::trace::{Marking, TraceRoot};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
+use crate::capability::Reclaim;
 use crate::error::ReclaimError;
 use crate::heap::Heap as _;
+use crate::report::Marked;
 use crate::trace::Types;
 use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
@@ -87,27 +89,8 @@ pub use super::record::{before_change, is_recording};
 /// Words of candidates that one slice looks at, at most; 64 blocks each.
 const WORDS_A_SLICE: usize = 4096;
 
-/// What [`TracedHeap::mark_slice`] did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Marked {
-    /// Something is left to be looked at.
-    pub pending: bool,
-    /// How often changes were recorded so far. If that is the same before and after all heaps of a
-    /// store were found with nothing pending, there was a moment at which none had.
-    pub changes: u64,
-    /// Blocks that were reached so far.
-    pub blocks: u64,
-    /// Addresses in other pools that this slice was led to.
-    pub foreign: Vec<u64>,
-}
-
-impl<G: Backing> TracedHeap<G> {
-    /// Begins: from now on changes are recorded, until [`TracedHeap::end_reclaim`]. Takes no longer
-    /// than adopting the puddles that are adopted already; of a heap just opened that is the first
-    /// one. See the [module's documentation](self) for what the caller sees to. Nothing if a
-    /// reclaim is under way.
-    pub fn begin_reclaim(&self, types: Arc<dyn Types + Send + Sync>) {
+impl<G: Backing> Reclaim for TracedHeap<G> {
+    fn begin_reclaim(&self, types: Arc<dyn Types + Send + Sync>) {
         let _growth = lock(&self.growth);
         let mut slot = self.reclaim.recorder.write().unwrap_or_else(PoisonError::into_inner);
         if slot.is_some() {
@@ -123,19 +106,11 @@ impl<G: Backing> TracedHeap<G> {
         self.free_number.store(u64::MAX, Ordering::Release);
     }
 
-    /// The numbered roots that lead somewhere.
-    fn roots_now(&self) -> Vec<TraceRoot> {
-        super::roots::all(self.root_puddle()).0
-    }
-
-    /// Whether a reclaim is under way.
-    #[must_use]
-    pub fn is_reclaiming(&self) -> bool {
+    fn is_reclaiming(&self) -> bool {
         self.reclaim.recorder().is_some()
     }
 
-    /// Ends a reclaim, done or not. Nothing if there is none.
-    pub fn end_reclaim(&self) {
+    fn end_reclaim(&self) {
         let mut slot = self.reclaim.recorder.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(recorder) = slot.take() {
             recorder.stop();
@@ -145,36 +120,7 @@ impl<G: Backing> TracedHeap<G> {
         *lock(&self.reclaim.progress) = None;
     }
 
-    /// A puddle is being attached; growth is locked.
-    pub(crate) fn record_adopted(&self, puddle: &super::superblock::PuddleHeap) {
-        if let Some(recorder) = self.reclaim.recorder() {
-            recorder.adopted(puddle);
-        }
-    }
-
-    /// The allocated block that begins at `addr` is about to be freed.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn record_freed(&self, addr: u64) {
-        // A block that is free or condemned already stays so: the caller will be refused.
-        if let Some(recorder) = self.reclaim.recorder()
-            && self.owner(addr).is_some_and(|block| block.addr == addr)
-            && !planted(Bug::ReclaimMissesFree)
-        {
-            recorder.freed(addr);
-        }
-    }
-
-    fn recorder(&self) -> Result<Arc<Recorder>, ReclaimError> {
-        self.reclaim.recorder().ok_or(ReclaimError::NotUnderWay)
-    }
-
-    /// Looks at the next puddle that was not looked at yet; the last call reads all descriptors.
-    /// `true`: there is more to do. Needs no lock of the caller's.
-    ///
-    /// # Errors
-    /// [`ReclaimError`]: the reclaim cannot be done, and is to be ended.
-    pub fn prepare_reclaim(&self) -> Result<bool, ReclaimError> {
+    fn prepare_reclaim(&self) -> Result<bool, ReclaimError> {
         if self.members.is_some() {
             return Err(ReclaimError::Shared);
         }
@@ -208,13 +154,7 @@ impl<G: Backing> TracedHeap<G> {
         Ok(false)
     }
 
-    /// Traces for `at_most` that long, or a little longer: to the end of 16 blocks, or one
-    /// superblock of a large one, or one call of a filter. `more`: addresses that other pools lead
-    /// to.
-    ///
-    /// # Errors
-    /// [`ReclaimError`]: the reclaim cannot be done, and is to be ended; nothing was given back.
-    pub fn mark_slice(&self, more: &[u64], at_most: Duration) -> Result<Marked, ReclaimError> {
+    fn mark_slice(&self, more: &[u64], at_most: Duration) -> Result<Marked, ReclaimError> {
         let until = Instant::now() + at_most;
         let recorder = self.recorder()?;
         let mut progress = lock(&self.reclaim.progress);
@@ -252,22 +192,11 @@ impl<G: Backing> TracedHeap<G> {
         })
     }
 
-    /// [`Marked::changes`] now.
-    ///
-    /// # Errors
-    /// [`ReclaimError::NotUnderWay`].
-    pub fn changes(&self) -> Result<u64, ReclaimError> {
+    fn changes(&self) -> Result<u64, ReclaimError> {
         Ok(self.recorder()?.pending().1)
     }
 
-    /// Condemns all leaks: from here on none of them is live to any process, and a crash leaves all
-    /// of them or none. `false`: something is pending, so mark on. To be called when nothing is
-    /// pending in any heap that may lead here. Takes some nanoseconds for each leak and each 64
-    /// blocks of the snapshot.
-    ///
-    /// # Errors
-    /// [`ReclaimError`]: nothing was condemned.
-    pub fn condemn(&self) -> Result<bool, ReclaimError> {
+    fn condemn(&self) -> Result<bool, ReclaimError> {
         if !self.writable {
             return Err(ReclaimError::ReadOnly);
         }
@@ -306,29 +235,7 @@ impl<G: Backing> TracedHeap<G> {
         Ok(true)
     }
 
-    /// Refuses to judge by a marking that cannot have seen everything.
-    fn refuse_unfinished(
-        &self,
-        marking: &Marking,
-        recorder: &Recorder,
-    ) -> Result<(), ReclaimError> {
-        if !marking.is_whole() || recorder.lock().overrun {
-            return Err(ReclaimError::NotUnderWay);
-        }
-        if let Some((ordinal, superblock)) = marking.lost() {
-            let addr = self.puddles.get(ordinal).map_or(0, |puddle| puddle.address(superblock));
-            return Err(ReclaimError::Damaged { addr, reason: "something leads into it" });
-        }
-        Ok(())
-    }
-
-    /// Gives up to `limit` condemned leaks back (and 63 more at most), in order of addresses, and
-    /// calls `visit` for each; with `dry_run`, leaks that are not condemned, and only that. `true`:
-    /// there may be more.
-    ///
-    /// # Errors
-    /// [`ReclaimError`]: nothing was given back in this call.
-    pub fn give_back_slice(
+    fn give_back_slice(
         &self,
         limit: usize,
         dry_run: bool,
@@ -362,6 +269,53 @@ impl<G: Backing> TracedHeap<G> {
             self.close_sweep();
         }
         Ok(more)
+    }
+}
+
+impl<G: Backing> TracedHeap<G> {
+    /// The numbered roots that lead somewhere.
+    fn roots_now(&self) -> Vec<TraceRoot> {
+        super::roots::all(self.root_puddle()).0
+    }
+
+    /// A puddle is being attached; growth is locked.
+    pub(crate) fn record_adopted(&self, puddle: &super::superblock::PuddleHeap) {
+        if let Some(recorder) = self.reclaim.recorder() {
+            recorder.adopted(puddle);
+        }
+    }
+
+    /// The allocated block that begins at `addr` is about to be freed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_freed(&self, addr: u64) {
+        // A block that is free or condemned already stays so: the caller will be refused.
+        if let Some(recorder) = self.reclaim.recorder()
+            && self.owner(addr).is_some_and(|block| block.addr == addr)
+            && !planted(Bug::ReclaimMissesFree)
+        {
+            recorder.freed(addr);
+        }
+    }
+
+    fn recorder(&self) -> Result<Arc<Recorder>, ReclaimError> {
+        self.reclaim.recorder().ok_or(ReclaimError::NotUnderWay)
+    }
+
+    /// Refuses to judge by a marking that cannot have seen everything.
+    fn refuse_unfinished(
+        &self,
+        marking: &Marking,
+        recorder: &Recorder,
+    ) -> Result<(), ReclaimError> {
+        if !marking.is_whole() || recorder.lock().overrun {
+            return Err(ReclaimError::NotUnderWay);
+        }
+        if let Some((ordinal, superblock)) = marking.lost() {
+            let addr = self.puddles.get(ordinal).map_or(0, |puddle| puddle.address(superblock));
+            return Err(ReclaimError::Damaged { addr, reason: "something leads into it" });
+        }
+        Ok(())
     }
 
     /// The next candidates that were not reached, which are none any more unless this is a dry run.

@@ -59,7 +59,7 @@ impl ReclaimSlot {
     }
 }
 
-/// How far a reclaim has come; there is none before [`crate::TracedHeap::prepare_reclaim`] is done.
+/// How far a reclaim has come; there is none before [`crate::Reclaim::prepare_reclaim`] is done.
 pub(super) struct ReclaimPhase {
     pub(super) marking: Marking,
     pub(super) rooted: bool,

@@ -39,6 +39,7 @@ use super::survey;
 use super::trace::{TraceRoot, Traced, Tracer};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
+use crate::capability::Reclaim as _;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
 use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
@@ -77,55 +78,8 @@ impl<G: Backing> TracedHeap<G> {
         Ok(traced)
     }
 
-    /// [`crate::Trace::recover`], by as many threads as `options` allow, with progress reported.
-    ///
-    /// # Errors
-    /// As [`crate::Trace::recover`]; [`RecoverError::Cancelled`]. The heap is as before then.
-    pub fn recover_with(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<RecoveryReport, RecoverError> {
-        self.recover_heap(types, roots, options)
-    }
-
-    /// [`crate::Trace::check`] with types, by as many threads as `options` allow, with progress
-    /// reported.
-    ///
-    /// # Errors
-    /// As [`crate::Trace::check`]; [`RecoverError::Cancelled`].
-    pub fn check_with(
-        &self,
-        types: &dyn Types,
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
-        self.check_heap(Some(types), &[], options)
-    }
-
-    /// [`TracedHeap::check_with`], with further roots, as [`crate::Trace::recover`] has: addresses
-    /// that something outside of the pool leads to. What only they lead to is no leak.
-    ///
-    /// # Errors
-    /// As [`TracedHeap::check_with`].
-    pub fn check_from(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
-        self.check_heap(Some(types), roots, options)
-    }
-
-    /// The addresses in other pools that something leads to which can be reached from this pool's
-    /// roots and from `roots`. Changes nothing, and believes no mark. A pool whose values others
-    /// point to is recovered with these as roots ([`Trace::recover`](crate::Trace::recover)): what
-    /// only another pool leads to is allocated as well. The other pools must be open, or their
-    /// addresses are not known to be theirs.
-    ///
-    /// # Errors
-    /// A puddle cannot be mapped.
-    pub fn foreign_pointers(
+    /// [`crate::Inspect::foreign_pointers`].
+    pub(super) fn foreign_of(
         &self,
         types: &dyn Types,
         roots: &[u64],

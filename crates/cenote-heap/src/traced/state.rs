@@ -11,7 +11,6 @@ use super::record::ReclaimSlot;
 use super::slow::Slow;
 use crate::backing::Backing;
 use crate::error::{BackingError, OpenError, RecoverError};
-use crate::exclusion::Exclusion;
 use crate::pool_backing::PoolBacking;
 use crate::report::Damage;
 use cenote_layout::heap::LIST_COUNT;
@@ -87,15 +86,6 @@ impl<G: Backing> TracedHeap<G> {
     /// What the heap stands on.
     pub fn backing(&self) -> &G {
         &self.backing
-    }
-
-    /// The lock between the processes that have the pool; `None` if there is one process.
-    #[inline]
-    #[must_use]
-    pub fn exclusion(&self) -> Option<Exclusion<'_>> {
-        let members = self.members.as_ref()?;
-        let sharing = self.backing.sharing()?;
-        Some(Exclusion::new(members.writer(), members, members.own_place(), sharing))
     }
 
     /// The pool's lock, where there is one.

@@ -45,7 +45,9 @@ use super::runs;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use crate::backing::Backing;
+use crate::capability::Trim;
 use crate::error::{BackingError, RecoverError};
+use crate::report::{TrimProgress, TrimReport};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ops::ControlFlow;
@@ -54,51 +56,8 @@ use core::ops::ControlFlow;
 /// system, and more that an allocation does not find meanwhile.
 const RUN_MAX: u32 = 16;
 
-/// How far a trim has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TrimProgress {
-    /// Bytes of the heap that were looked at.
-    pub looked_at_bytes: u64,
-    /// Bytes of the heap.
-    pub bytes: u64,
-    /// Bytes given back so far.
-    pub released_bytes: u64,
-}
-
-/// What a trim did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TrimReport {
-    /// Bytes that were given back to the file system.
-    pub released_bytes: u64,
-    /// Bytes of free superblocks that had been given back before.
-    pub hole_bytes: u64,
-    /// The file system cannot take space back; nothing was given.
-    pub unsupported: bool,
-}
-
-impl<G: Backing> TracedHeap<G> {
-    /// Gives the space of all free superblocks back to the file system. Blocks and addresses stay;
-    /// an allocation that needs the space again takes it, or fails with
-    /// [`crate::AllocError::Full`]. Free blocks in superblocks with allocated ones, and the
-    /// puddles' own metadata, keep their space.
-    ///
-    /// Other threads may allocate and free meanwhile. Free blocks in this thread's cache are given
-    /// back before.
-    ///
-    /// # Errors
-    /// The pool is read-only, a puddle cannot be mapped, or the file system reports an error.
-    pub fn trim(&self) -> Result<TrimReport, RecoverError> {
-        self.trim_with(&mut |_| ControlFlow::Continue(()))
-    }
-
-    /// [`TracedHeap::trim`] that tells how far it has come after each mebibyte, and ends early if
-    /// it is told to.
-    ///
-    /// # Errors
-    /// As [`TracedHeap::trim`].
-    pub fn trim_with(
+impl<G: Backing> Trim for TracedHeap<G> {
+    fn trim_with(
         &self,
         progress: &mut dyn FnMut(&TrimProgress) -> ControlFlow<()>,
     ) -> Result<TrimReport, RecoverError> {
@@ -138,7 +97,9 @@ impl<G: Backing> TracedHeap<G> {
         }
         Ok(report)
     }
+}
 
+impl<G: Backing> TracedHeap<G> {
     /// Makes the first free superblocks from `from` on holes, up to [`RUN_MAX`] in a row. Returns
     /// where to go on.
     fn trim_from(

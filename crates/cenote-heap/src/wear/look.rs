@@ -7,12 +7,13 @@ use super::puddle::WearPuddle;
 use super::state::{WearHeap, WearState};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
-use crate::error::{FreeError, RecoverError, WrongKind};
-use crate::heap::Trace;
-use crate::reach::{Followed, Holder, check_reached, count_blocks};
-use crate::report::{HeapReport, HeapStats, RecoveryReport};
+use crate::error::{FreeError, RecoverError};
+use crate::heap::Inspect;
+use crate::reach::{Followed, Holder, check_reached, count_blocks, reach};
+use crate::report::{HeapReport, HeapStats};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::wear::{WEAR_LINE, WearLine, WearRecord};
+use std::collections::BTreeSet;
 
 /// All that a wear heap has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,26 +91,6 @@ impl<G: Backing> WearHeap<G> {
     }
 }
 
-impl<G: Backing> WearHeap<G> {
-    /// [`Trace::check`] with types and further roots: addresses that something outside of the pool
-    /// leads to.
-    ///
-    /// # Errors
-    /// As [`Trace::check`]; [`RecoverError::Cancelled`].
-    pub fn check_from(
-        &self,
-        types: Option<&dyn Types>,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
-        let WearReport { blocks, damage, .. } = self.check();
-        let stats = count_blocks(&*self.backing, &blocks);
-        let report = HeapReport { stats, headers: damage, ..HeapReport::default() };
-        let Some(types) = types else { return Ok(report) };
-        check_reached(self, (&blocks, report), types, roots, options)
-    }
-}
-
 impl<G: Backing> Followed for WearHeap<G> {
     type Backing = G;
 
@@ -135,28 +116,35 @@ impl<G: Backing> Followed for WearHeap<G> {
     }
 }
 
-impl<G: Backing> Trace for WearHeap<G> {
+impl<G: Backing> Inspect for WearHeap<G> {
     fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.check().blocks.into_iter().for_each(visit);
         Ok(())
     }
 
-    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
-        self.check_from(types, &[], TraceOptions::default())
+    fn check_from(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        let WearReport { blocks, damage, .. } = self.check();
+        let stats = count_blocks(&*self.backing, &blocks);
+        let report = HeapReport { stats, headers: damage, ..HeapReport::default() };
+        let Some(types) = types else { return Ok(report) };
+        check_reached(self, (&blocks, report), types, roots, options)
+    }
+
+    fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        Ok(reach(self, types, roots, TraceOptions::default())?.foreign)
     }
 
     fn stats(&self) -> Result<HeapStats, RecoverError> {
         Ok(count_blocks(&*self.backing, &self.check().blocks))
-    }
-
-    fn recover(&self, _: &dyn Types, _: &[u64]) -> Result<RecoveryReport, RecoverError> {
-        Err(WrongKind {
-            pool: self.backing.name(),
-            heap: "wear",
-            what: "be recovered by tracing",
-            instead: "its headers say what is allocated, and opening it has read them",
-        }
-        .into())
     }
 }
 

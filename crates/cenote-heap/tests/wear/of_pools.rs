@@ -3,7 +3,7 @@
 
 use super::{Bench, Heap, alloc, byte, damage, held};
 use cenote_heap::wear::{ScannedHeap, WearDamage, WearError, WearHeap, WearStats, blocks_in};
-use cenote_heap::{Backing, Extent, FreeError, Heap as _, Trace, WrongKind};
+use cenote_heap::{Backing, Extent, FreeError, Heap as _, Inspect};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::{Role, header_space};
@@ -179,14 +179,10 @@ fn a_heap_is_made_where_nothing_is_and_nowhere_else() {
 }
 
 #[test]
-fn what_only_tracing_can_do_is_refused_and_the_rest_of_the_trace_works() {
+fn a_wear_heap_answers_about_all_of_its_blocks() {
     let bench = Bench::new(64 << 20);
     let heap = filled(&bench);
     let types: std::collections::HashMap<TypeId, std::sync::Arc<_>> = Default::default();
-    let refused = heap.recover(&types, &[]).expect_err("refused");
-    let cenote_heap::RecoverError::Kind(WrongKind { heap: "wear", .. }) = refused else {
-        panic!("{refused}")
-    };
     let wanted = of_heap(&heap);
     let mut walked = BTreeMap::new();
     heap.walk(&mut |block| {
@@ -194,21 +190,21 @@ fn what_only_tracing_can_do_is_refused_and_the_rest_of_the_trace_works() {
     })
     .expect("walked");
     assert_eq!(walked, wanted);
-    let stats = Trace::stats(&heap).expect("counted");
+    let stats = Inspect::stats(&heap).expect("counted");
     assert_eq!(stats.blocks, wanted.len() as u64);
     assert_eq!(stats.bins.iter().map(|bin| bin.blocks).sum::<u64>(), stats.blocks);
     // A root leads to one block, all others are leaks.
     let (&addr, &(_, type_id)) = wanted.iter().next().expect("a block");
     heap.set_root(9, addr, type_id).expect("set");
-    let report = Trace::check(&heap, Some(&types)).expect("checked");
+    let report = Inspect::check(&heap, Some(&types)).expect("checked");
     assert_eq!((report.leaked_blocks, report.headers.len()), (wanted.len() as u64 - 1, 0));
     // A damaged header is reported with its place, and what leads there leads to what is lost.
     damage(addr - 64 + 20, 0x40);
-    let report = Trace::check(&heap, Some(&types)).expect("checked");
+    let report = Inspect::check(&heap, Some(&types)).expect("checked");
     let [WearDamage { addr: at, bytes, .. }] = report.headers[..] else { panic!("{report:?}") };
     assert!(at == addr - 64 && bytes > 64 && !report.is_sound());
     assert_eq!(heap.find(addr), Err(FreeError::DamagedHeader { addr }));
-    let report = Trace::check(&heap, Some(&types)).expect("checked");
+    let report = Inspect::check(&heap, Some(&types)).expect("checked");
     assert_eq!(report.trace.expect("traced").faults, 1);
 }
 

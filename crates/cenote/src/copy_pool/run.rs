@@ -15,7 +15,7 @@ use crate::running::run;
 use crate::session::Inner;
 use crate::tx::Tx;
 use cenote_heap::logged::LoggedError;
-use cenote_heap::{OpenError, Trace};
+use cenote_heap::{Inspect as _, OpenError};
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::heap::{ROOT_COUNT, RootEntry};
 use cenote_medium::planted::{Bug, CopyBug, planted};

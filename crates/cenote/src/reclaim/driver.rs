@@ -6,7 +6,7 @@ use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, Reclaime
 use crate::error::ReclaimRefused;
 use crate::open_pool::PoolInner;
 use cenote_heap::report::LISTED_MAX;
-use cenote_heap::{Marked, ReclaimError, TracedHeap};
+use cenote_heap::{Marked, Reclaim, ReclaimError};
 use cenote_layout::id::{PoolId, TypeId};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,8 +94,9 @@ impl<'r, 'p> Driver<'r, 'p> {
         };
         for &id in &ids {
             while let Slice::Done(true) | Slice::Busy =
-                self.run
-                    .slice(id, Hold::No, &mut self.totals, |pool| traced(pool)?.prepare_reclaim())?
+                self.run.slice(id, Hold::No, &mut self.totals, |pool| {
+                    reclaimable(pool)?.prepare_reclaim()
+                })?
             {
                 self.between()?;
             }
@@ -122,7 +123,7 @@ impl<'r, 'p> Driver<'r, 'p> {
             for (id, before) in changes {
                 let now = self
                     .run
-                    .slice(id, Hold::No, &mut self.totals, |pool| traced(pool)?.changes())?;
+                    .slice(id, Hold::No, &mut self.totals, |pool| reclaimable(pool)?.changes())?;
                 unchanged &= matches!(now, Slice::Done(now) if now == before);
             }
             // Then all were found with nothing pending, and were so when the last one was: that is
@@ -145,7 +146,7 @@ impl<'r, 'p> Driver<'r, 'p> {
             let addrs = more.remove(&id).unwrap_or_default();
             let hold = self.hold;
             let slice = self.run.slice(id, Hold::Shared, &mut self.totals, |pool| {
-                let marked = traced(pool)?.mark_slice(&addrs, hold)?;
+                let marked = reclaimable(pool)?.mark_slice(&addrs, hold)?;
                 let owner =
                     |addr: &u64| pool.store.store.puddle_of(*addr).map(cenote_store::Puddle::pool);
                 let owned = |addr: u64| Some((owner(&addr)?, addr));
@@ -178,7 +179,7 @@ impl<'r, 'p> Driver<'r, 'p> {
         loop {
             match self
                 .run
-                .slice(id, Hold::Exclusive, &mut self.totals, |pool| traced(pool)?.condemn())?
+                .slice(id, Hold::Exclusive, &mut self.totals, |pool| reclaimable(pool)?.condemn())?
             {
                 Slice::Done(true) => return Ok(()),
                 // A transaction has changed something since.
@@ -198,7 +199,7 @@ impl<'r, 'p> Driver<'r, 'p> {
         let mut types: BTreeMap<TypeId, ReclaimedType> = BTreeMap::new();
         loop {
             let slice = self.run.slice(id, hold, &mut self.totals, |pool| {
-                traced(pool)?.give_back_slice(GIVE_BACK, dry_run, &mut |block| {
+                reclaimable(pool)?.give_back_slice(GIVE_BACK, dry_run, &mut |block| {
                     report.blocks += 1;
                     report.bytes += block.size;
                     if report.listed.len() < LISTED_MAX {
@@ -221,7 +222,6 @@ impl<'r, 'p> Driver<'r, 'p> {
 }
 
 /// The heap of a pool, whose leaks can be told from its values while both change.
-fn traced(pool: &PoolInner) -> core::result::Result<&TracedHeap, ReclaimError> {
-    let what = "be traced while it changes, and may lead to any block of the store";
-    Ok(pool.heap.to_trace(what, "look for leaks with `check`, and free them by transactions")?)
+fn reclaimable(pool: &PoolInner) -> core::result::Result<&dyn Reclaim, ReclaimError> {
+    Ok(pool.heap.capability::<dyn Reclaim>()?)
 }

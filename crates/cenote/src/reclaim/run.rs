@@ -9,7 +9,7 @@ use crate::open_pools::pools_of;
 use crate::registry::StoreTypes;
 use crate::session::Inner;
 use crate::unwaiting::Unwaiting;
-use cenote_heap::ReclaimError;
+use cenote_heap::{Reclaim, ReclaimError};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
@@ -167,7 +167,7 @@ impl Drop for Ending<'_> {
         for member in members.list.drain(..) {
             // SAFETY: a member, under the turnstile.
             let pool = unsafe { &*member.pool };
-            if let Some(heap) = pool.heap.traced() {
+            if let Some(heap) = pool.heap.can::<dyn Reclaim>() {
                 heap.end_reclaim();
             }
             if member.target {
@@ -214,7 +214,7 @@ impl ReclaimRun {
         {
             return;
         }
-        if let Some(heap) = pool.heap.traced() {
+        if let Some(heap) = pool.heap.can::<dyn Reclaim>() {
             heap.begin_reclaim(Arc::new(TypesOf(Arc::downgrade(&pool.store))));
         }
         let (id, name) = (pool.handle.id(), pool.handle.name().to_string());
