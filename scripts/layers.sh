@@ -12,13 +12,15 @@
 #      list only shrinks;
 #   6. ARCHITECTURE.md draws the crates as their manifests have them (scripts/picture.sh);
 #   7. every "decision N" in the tree has one entry in docs/decisions, and its README lists it;
-#   8. page rights change in cenote-protect alone, beside cenote-sys and the simulated medium.
+#   8. page rights change in cenote-protect alone, beside cenote-sys and the simulated medium;
+#   9. a module `kernel` needs no other module of its crate, and names nothing of cenote-atrest and
+#      cenote-shadow, but for the key in options and the causes of errors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 order=(
-    cenote-structure cenote-testkit cenote-sys cenote-layout cenote-archive cenote-atrest
-    cenote-medium cenote-groups cenote-protect cenote-log cenote-journal cenote-sealed cenote-shadow
+    cenote-structure cenote-testkit cenote-sys cenote-layout cenote-archive
+    cenote-medium cenote-groups cenote-protect cenote-log cenote-journal cenote-atrest cenote-shadow
     cenote-proto cenote-store cenote-recover cenote-object cenote-heap cenote-relocate cenoted
     cenote-tx cenote-derive cenote-hostile-macros cenote cenote-collections
     cenote-crashtest cenote-cli cenote-bench cenote-fuzz cenote-adversary

@@ -1,5 +1,13 @@
-//! Protects an object's pages at rest: encryption, integrity, freshness, and their keys (PMO-7,
-//! PMO-8, PMO-9). No I/O: bytes come in and go out, and the caller says where they lie.
+//! Protects pages at rest (PMO-7, PMO-8, PMO-9): encryption, integrity, freshness, and their keys;
+//! and memory whose file is sealed.
+//!
+//! | folder | what it has |
+//! | --- | --- |
+//! | `crypto/` | keys, ciphers, seals, and the tree over them; exported here |
+//! | `view/` | the memory of a sealed file, and what a psync seals: [`view`] |
+//!
+//! `crypto/` imports nothing from `view/`, and does no I/O: bytes come in and go out, and the
+//! caller says where they lie.
 //!
 //! ```
 //! use cenote_atrest::{Expect, Keyring, MasterKey, Mode, Protection};
@@ -70,35 +78,18 @@
 //!
 //! # Crash argument
 //!
-//! Nothing here is durable by itself. [`Protection::prepare`] changes no state and returns all that
-//! a commit has to write: pages, side data, nodes, header. The object's journal makes these durable
-//! in one record; **that record's commit is the one store that commits**. Only then
+//! Nothing of `crypto/` is durable by itself. [`Protection::prepare`] changes no state and returns
+//! all that a commit has to write: pages, side data, nodes, header. The object's journal makes
+//! these durable in one record; **that record's commit is the one store that commits**. Only then
 //! [`Protection::commit`] makes the new root the one that pages are checked against. If the journal
 //! fails, the caller drops the change: pages, tree and header are as before. Each seal takes a new
 //! nonce, so no nonce of a dropped change is used again.
 
-pub mod binding;
-#[cfg(feature = "ciphers")]
-mod cipher;
-#[cfg(feature = "ciphers")]
-mod data_key;
-mod error;
-mod key;
-#[cfg(not(feature = "ciphers"))]
-mod no_ciphers;
-mod protection;
-mod seal;
-#[cfg(test)]
-mod testing;
-pub mod tree;
+mod crypto;
+pub mod view;
 
-#[cfg(not(feature = "ciphers"))]
-use no_ciphers as data_key;
-
-pub use binding::HEADER_LEN;
-pub use cenote_layout::at_rest::{Mode, PageSide, Regions};
-pub use cenote_sys::secret::Locking;
-pub use error::{AtRestError, KeyError, PageError, PageFault};
-pub use key::{Argon2Params, Keyring, MasterKey, PASSPHRASE_MAX};
-pub use protection::{Anchor, Change, Checked, Expect, Protection, is_never_written};
-pub use seal::{PAGE_LEN, Page, PageSealer, SealedPage};
+pub use crypto::{
+    Anchor, Argon2Params, AtRestError, Change, Checked, Expect, HEADER_LEN, KeyError, Keyring,
+    Locking, MasterKey, Mode, PAGE_LEN, PASSPHRASE_MAX, Page, PageError, PageFault, PageSealer,
+    PageSide, Protection, Regions, SealedPage, binding, is_never_written, tree,
+};

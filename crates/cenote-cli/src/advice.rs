@@ -8,10 +8,10 @@
 use crate::at_rest_modes::name_of;
 use crate::failure::{Failure, STORE, word};
 use cenote::{ArchivingError, CopyRefused, Error, HeapKind, ReclaimRefused};
+use cenote_atrest::view::SealedError;
 use cenote_layout::wear::WAIT_MS_MAX;
 use cenote_medium::MediumError;
 use cenote_object::ObjectError;
-use cenote_sealed::SealedError;
 use cenote_store::{AtRestError, Damage, FormatError, OpenError, StoreError};
 use core::time::Duration;
 use std::path::{Path, PathBuf};

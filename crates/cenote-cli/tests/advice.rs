@@ -74,7 +74,7 @@ fn each_text_of_the_library_that_names_its_interface_has_one_for_commands() {
     let advice = std::fs::read_to_string(advice).expect("text");
     let mut files = Vec::new();
     // What a command can be told by: the library below it.
-    for name in ["", "-store", "-object", "-medium", "-sealed", "-atrest", "-archive", "-heap"] {
+    for name in ["", "-store", "-object", "-medium", "-atrest", "-archive", "-heap"] {
         sources(&crates.join(format!("cenote{name}/src")), &mut files);
     }
     sources(&crates.join("cenote-relocate/src"), &mut files);

@@ -4,24 +4,24 @@
 //! The primary holds *sealed* pages, and behind them the regions of the protection: header, side
 //! data, tree. An attached object's memory ([`View`]) is filled from them page by page as it is
 //! touched, so attaching costs the same for any size. That of a small object is filled at once,
-//! which costs less than its faults would (decision 82). `cenote-sealed` has both, and the record
-//! of a psync of sealed pages; this crate's front page has the states.
+//! which costs less than its faults would (decision 82). [`cenote_atrest::view`] has both, and the
+//! record of a psync of sealed pages; this crate's front page has the states.
 //!
 //! **Detach** encrypts and hashes nothing: psynced pages are sealed already, and other stores are
 //! gone. So the paper's states DP, ES, EP and CE, in which its kernel decrypts and encrypts whole
 //! objects, are never entered, and no attach waits for a detach.
 
-pub(crate) use cenote_sealed::{Source, View, verify};
+pub(crate) use cenote_atrest::view::{Source, View, verify};
 
 use crate::connected;
 use crate::error::ObjectError;
 use crate::shared::{Shared, rooted};
+use cenote_atrest::view::SealedError;
 use cenote_atrest::{AtRestError, HEADER_LEN, Keyring, Protection, binding};
 use cenote_journal::{ApplyTarget, Draft, JournalError, Rooted};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sealed::SealedError;
 use cenote_store::{ObjectInfo, Rekeyed, StoreError};
 use std::sync::Arc;
 
@@ -84,10 +84,10 @@ pub(crate) fn open(
     let name = &info.record.name;
     let (what, mode) = (named(name), info.record.at_rest.mode());
     let binding = binding::of_object(shared.store.uuid(), name, info.record.data_len);
-    let protection = cenote_sealed::open(&what, mode, source, (binding, key))
+    let protection = cenote_atrest::view::open(&what, mode, source, (binding, key))
         .map_err(|error| sealed(name, error))?;
     if let Some(listed) = shared.listed(info.id())? {
-        cenote_sealed::check_listed(&what, &protection, listed)
+        cenote_atrest::view::check_listed(&what, &protection, listed)
             .map_err(|error| sealed(name, error))?;
     }
     Ok(protection)
@@ -131,7 +131,7 @@ pub(crate) fn rekey(
         return Err(ObjectError::NotProtected { name: name.clone() });
     };
     let protection = open(shared, info, &source, Some(old))?;
-    let (changes, header) = cenote_sealed::rekey(&named(name), &protection, &source, new)
+    let (changes, header) = cenote_atrest::view::rekey(&named(name), &protection, &source, new)
         .map_err(|error| sealed(name, error))?;
     if planted(Bug::RekeyNotJournalled) {
         primary.write_at(info.data_offset() + info.regions_offset(), &header)?;

@@ -21,8 +21,8 @@ use crate::attached::Attached;
 use crate::error::ObjectError;
 use crate::shared::Shared;
 use cenote_atrest::Keyring;
+use cenote_atrest::view::Verified;
 use cenote_layout::id::Uuid;
-use cenote_sealed::Verified;
 use cenote_store::{ObjectInfo, PowerLossPolicy, StoreError};
 use std::sync::{Arc, PoisonError};
 

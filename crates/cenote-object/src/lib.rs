@@ -18,7 +18,7 @@
 //! | protecting pages again, later | `write_protector.rs` |
 //! | the steps of a psync | `psync.rs`, `cenote-shadow` |
 //! | protected objects: sealed pages, keys | `at_rest.rs` |
-//! | their memory, filled at first touch | `cenote-sealed` |
+//! | their memory, filled at first touch | `cenote_atrest::view` |
 //! | `Objects`: `snapshot`, `restore` | `snapshots.rs`, `snapshot.rs`, `restored.rs` |
 //! | through a daemon: the daemon, and a client | `hosted.rs`, `connected.rs` |
 //! | the journal: compare, append, group commit, halves, growth, recovery | `cenote-journal` |
@@ -157,10 +157,10 @@ pub use psync::{Psync, psync_all};
 pub use shared::{Info, Recovery};
 pub use snapshot::{Blocks, Restored, Snapshot, SnapshotOf};
 
+pub use cenote_atrest::view::Verified;
 pub use cenote_atrest::{
     Anchor, Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault,
 };
 pub use cenote_layout::object::ObjectState;
-pub use cenote_sealed::Verified;
 pub use cenote_store::{Handle as Store, ObjectInfo, Rekeyed};
 pub use cenote_sys::secret::Locking;

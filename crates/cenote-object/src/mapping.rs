@@ -2,8 +2,8 @@
 //!
 //! Invariant: the mapping at an object's address shows what was committed last, or nothing at all.
 //! Records that recovery could not apply are laid over the file. Pages of a protected object appear
-//! when they are touched, or all at once if they are few (`cenote-sealed`). No code has a reference
-//! into the mapping before the function here has returned.
+//! when they are touched, or all at once if they are few (`cenote_atrest::view`). No code has a
+//! reference into the mapping before the function here has returned.
 
 use crate::at_rest::{self, View};
 use crate::dirty::Mechanism;

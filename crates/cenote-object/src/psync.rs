@@ -8,11 +8,11 @@ use crate::error::ObjectError;
 use crate::options::Permission;
 use crate::shared::{Shared, rooted};
 use cenote_atrest::Change;
+use cenote_atrest::view::{SealedError, View};
 use cenote_journal::{ApplyTarget, Changes, Delivered, Journal, JournalError, Pages, Primary};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sealed::{SealedError, View};
 use cenote_shadow::{PsyncState, ShadowPart};
 use std::io;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ impl ShadowPart for Writer<'_> {
         // SAFETY: pages of the view that were stored into, so they are loaded; a psync has the
         // writer's `&mut`.
         let mut copy_out = |offset, bytes: &mut [u8]| unsafe { view.copy_out(offset, bytes) };
-        cenote_sealed::seal(view, number, pending, &mut copy_out, primary, changes)
+        cenote_atrest::view::seal(view, number, pending, &mut copy_out, primary, changes)
             .map_err(|error| self.sealed(error))
     }
 

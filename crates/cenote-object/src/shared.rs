@@ -9,13 +9,13 @@ use crate::door::Door;
 use crate::error::ObjectError;
 use crate::header::{self, FoundState};
 use crate::options::{ObjectsOptions, Trim};
+use cenote_atrest::view::View;
 use cenote_journal::{Guard, Home, Journal, Root, Rooted, Roots, Settings, Stopped};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use cenote_protect::{Owner, Whole};
-use cenote_sealed::View;
 use cenote_store::{DaemonApi, ObjectInfo, Store, StoreError};
 use cenote_sys::process;
 use cenote_sys::process_lock::ProcessLock;
@@ -56,7 +56,7 @@ pub(crate) struct Use {
 }
 
 /// Bytes laid over a primary in a read-only store, each with its offset in the data.
-pub(crate) use cenote_sealed::Patches;
+pub(crate) use cenote_atrest::view::Patches;
 
 /// What all handles share.
 pub(crate) struct Shared {
@@ -147,7 +147,7 @@ pub(crate) fn files(store: &Store) -> &OwnedMedium {
 
 /// What the journal lists of an object.
 pub(crate) fn rooted(info: &ObjectInfo) -> Option<Rooted> {
-    cenote_sealed::rooted(info.record.at_rest.mode(), info.record.span())
+    cenote_atrest::view::rooted(info.record.at_rest.mode(), info.record.span())
 }
 
 /// Objects of a daemon's copy, by whether this process has verified them.

@@ -245,7 +245,7 @@ pub(crate) fn random(state: &mut u64) -> u64 {
 }
 
 /// Whether an object of so many pages is filled whole when it is attached, and what was stored into
-/// found by comparing (`cenote-sealed`, `View`).
+/// found by comparing (`cenote_atrest::view`, `View`).
 fn is_whole(mode: Mode, pages: usize) -> bool {
     pages <= if matches!(mode, Mode::Encryption | Mode::Authenticated) { 32 } else { 8 }
 }

@@ -98,10 +98,10 @@ fn no_type_of_lower_crates_that_changes_a_store_is_named_here() {
     assert_eq!(
         named,
         [
+            "atrest::view::Verified",
             "atrest::{ Anchor, Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, \
              PageFault, }",
             "layout::object::ObjectState",
-            "sealed::Verified",
             "store::{Handle as Store, ObjectInfo, Rekeyed}",
             "sys::secret::Locking",
         ]

@@ -14,7 +14,7 @@
 //! | `Tracked` | a shadowed puddle before it is mapped for writing; an object that a writer \
 //! attaches, where pages are found by `mprotect` | the end of the puddle; the detach | the first \
 //! store into a page since its last psync: the page is noted, and opened |
-//! | `Sealed` | the memory of a sealed object or puddle (`cenote-sealed`) | its end | a page that \
+//! | `Sealed` | the memory of a sealed object or puddle (`cenote-atrest`) | its end | a page that \
 //! is not filled yet, or the first store into one; of a broken page: its access is given up |
 //! | `Pending` | a puddle that has moved and is not rewritten | its rewriting, or its end | the \
 //! first touch: the puddle is rewritten |

@@ -82,7 +82,6 @@ fn the_dependencies_know_nothing_of_heaps_transactions_or_applications() {
         "cenote-medium",
         "cenote-protect",
         "cenote-recover",
-        "cenote-sealed",
         "cenote-shadow",
         "cenote-store",
         "cenote-sys",

@@ -2,10 +2,10 @@
 
 use crate::part::{PsyncState, ShadowPart};
 use cenote_atrest::Change;
+use cenote_atrest::view::SealedError;
 use cenote_journal::{ApplyTarget, Changes, Delivered, Draft, Journal, Ticket};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, Step, planted, reach};
-use cenote_sealed::SealedError;
 use core::fmt;
 
 /// A part on its way.
@@ -251,7 +251,7 @@ impl<P: ShadowPart> Psync<P> {
     ) -> Result<(), P::Error> {
         for taken in &mut self.taken {
             taken.part.finish(host, journal)?;
-            taken.part.view().into_iter().for_each(cenote_sealed::settle);
+            taken.part.view().into_iter().for_each(cenote_atrest::view::settle);
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl<P: ShadowPart> TakenPart<P> {
         else {
             return Ok(());
         };
-        cenote_sealed::seal_header(view, number, change, changes)
+        cenote_atrest::view::seal_header(view, number, change, changes)
             .map_err(|error| self.part.sealed(error))
     }
 }

@@ -1,10 +1,10 @@
 //! What the engine asks of a shadow.
 
 use cenote_atrest::Change;
+use cenote_atrest::view::{SealedError, View};
 use cenote_journal::{ApplyTarget, Changes, Journal, JournalError, Pages, Primary};
 use cenote_layout::id::Uuid;
 use cenote_medium::MediumError;
-use cenote_sealed::{SealedError, View};
 use std::io;
 
 /// How far a psync has come, as its parts are told.

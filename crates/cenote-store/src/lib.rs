@@ -44,6 +44,7 @@ mod object_info;
 mod rekey;
 mod sealed;
 mod sealed_files;
+mod sealed_parts;
 mod unsealed;
 mod unsealed_blocks;
 

@@ -4,13 +4,14 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::DamagePolicy;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::pools::pool_rules::{lost_record, start_of};
-use crate::kernel::puddles::pending_job::Sealed;
+use crate::kernel::puddles::opaque_part::OpaquePart;
 use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name, text};
 use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::pending_rewrite::Needs;
 use crate::pending_rewrite::reseal::SealedFile;
 use crate::sealed_files::show_view;
+use crate::sealed_parts::SealedPool;
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::PoolId;
@@ -78,14 +79,14 @@ impl Store {
                 damage: looked.damage,
             });
         }
-        let sealed = match protection {
-            AtRest::None => None,
-            _ => Some(inner.unseal_all(control, &mut looked, key)?),
+        let part = match protection {
+            AtRest::None => OpaquePart::default(),
+            _ => OpaquePart::of(inner.unseal_all(control, &mut looked, key)?),
         };
         let Looked { sound, damage, .. } = looked;
         let puddles = inner.make_findable(control, sound)?;
         let start = start_of(control, id);
-        Ok(Arc::new(PoolCore::opened(record, puddles, start, damage, sealed)))
+        Ok(Arc::new(PoolCore::opened(record, puddles, start, damage, part)))
     }
 }
 
@@ -96,7 +97,7 @@ impl Inner {
         control: &mut Control,
         looked: &mut Looked<'_>,
         key: Option<&Keyring>,
-    ) -> Result<Sealed, StoreError> {
+    ) -> Result<SealedPool, StoreError> {
         let name = &looked.record.name;
         let all = self.unseal(control, name, (&looked.sound, looked.protection.mode()), key)?;
         if let (true, Some(detail), Some(root)) =

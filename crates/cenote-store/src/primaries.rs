@@ -9,6 +9,7 @@ use crate::kernel::puddles::verify::{about_file, of_file};
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::superblock::fence::Fence;
 use crate::sealed_files::file_len;
+use cenote_atrest::view;
 use cenote_journal::{
     Guard, Home, JournalScan, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Stopped,
 };
@@ -60,7 +61,7 @@ pub(crate) fn check_run(
 /// and their headers list the others.
 pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
     let listed = at_rest != AtRest::None && puddle.index == 0;
-    cenote_sealed::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)
+    view::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)
 }
 
 /// Notes the root of a puddle as its file has it.

@@ -7,6 +7,7 @@ use crate::primaries::rooted;
 use crate::sealed_files::at_rest as not_sealed;
 use crate::shadow::{PuddlePart, Shadow};
 use cenote_atrest::tree::Digest;
+use cenote_atrest::view::{SealedError, View};
 use cenote_atrest::{Change, binding};
 use cenote_journal::{ApplyTarget, Changes, JournalError, Pages, Primary};
 use cenote_layout::PAGE_SIZE;
@@ -14,7 +15,6 @@ use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MediumError, Operation};
-use cenote_sealed::{SealedError, View};
 use cenote_sys::memory::{self, OwnedRegion};
 use std::io;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ impl cenote_shadow::ShadowPart for TakenPages {
             to.copy_from_slice(this);
             rest = behind;
         };
-        cenote_sealed::seal(view, number, &self.pages, &mut next, primary, changes)
+        cenote_atrest::view::seal(view, number, &self.pages, &mut next, primary, changes)
             .map_err(|error| self.sealed(error))
     }
 
@@ -282,7 +282,7 @@ fn entry_of(
 ) -> (u32, Option<Digest>) {
     let puddle = part.puddle();
     let change = psync.parts().find(|(taken, _)| taken.is_of(part)).and_then(|(_, change)| change);
-    let entry = match (puddle.view(), puddle.job().and_then(|job| job.sealing.as_ref())) {
+    let entry = match (puddle.view(), puddle.job().and_then(|job| job.sealing())) {
         (Some(view), _) => view.protection().entry(change),
         (None, sealing) => sealing.and_then(|sealing| sealing.entry),
     };

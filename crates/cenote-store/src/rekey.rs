@@ -8,10 +8,10 @@ use crate::kernel::store::{Control, Store};
 use crate::primaries::rooted;
 use crate::sealed_files::{at_rest, named};
 use cenote_atrest::Keyring;
+use cenote_atrest::view::{self, Patches, SealedError};
 use cenote_journal::{ApplyTarget, Draft};
 use cenote_layout::catalog::AtRest;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sealed::{Patches, SealedError};
 use core::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -77,11 +77,11 @@ impl Store {
         let opened =
             inner.open_sealed(&mut control, name, root, (mode, Some(old), Patches::new()))?;
         let listed = inner.pool_journal(&mut control)?.root_of(root.uuid)?;
-        cenote_sealed::check_listed(name, &opened.protection, listed)
+        view::check_listed(name, &opened.protection, listed)
             .map_err(|error| at_rest(name, error))?;
         opened.protection.disinherit();
         let (changes, header) =
-            cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
+            view::rekey(&named(name, &root), &opened.protection, &opened.source, new)
                 .map_err(|error| at_rest(name, error))?;
         let file = Arc::clone(opened.source.file());
         if planted(Bug::PoolRekeyInPlace) {

@@ -46,7 +46,8 @@ fn listed_by(control: &Control, puddle: &PuddleRecord) -> Option<(JournalOf, Roo
     match puddle.role {
         Role::Object => {
             let object = state.objects.get(&puddle.uuid)?;
-            let Rooted { at, root } = cenote_sealed::rooted(object.at_rest.mode(), object.span())?;
+            let Rooted { at, root } =
+                cenote_atrest::view::rooted(object.at_rest.mode(), object.span())?;
             let at = object_data_offset(puddle.size) + at;
             Some((JournalOf::Objects, Rooted { at, root }))
         }

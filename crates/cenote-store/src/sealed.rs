@@ -33,7 +33,7 @@
 //! commits**. Its pages are all "never written", which no psync has changed: the tree over
 //! them is zeros too.
 //!
-//! **Psync**: [`crate::psync`], with the crate `cenote-sealed` for what the record holds. **The
+//! **Psync**: [`crate::psync`], with [`cenote_atrest::view`] for what the record holds. **The
 //! sync of the journal commits** pages, trees and headers of all puddles of all its pools.
 //!
 //! **Rekey.** The root puddle's new header is a record of the journal, alone: **the sync of the
@@ -60,7 +60,6 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::find;
-use crate::kernel::puddles::pending_job::Sealed;
 use crate::kernel::puddles::puddle::{
     DATA_AT, DIR, Puddle, create_whole, file_name, first_page, make_header, text,
 };
@@ -68,6 +67,8 @@ use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::pending_rewrite::reseal::SealedFile;
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
+use crate::sealed_parts::SealedPool;
+use cenote_atrest::view::{self, Patches, SealedError, Source, Verified, View};
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
 use cenote_journal::Journal;
 use cenote_layout::PAGE_SIZE;
@@ -75,7 +76,6 @@ use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode};
-use cenote_sealed::{Patches, SealedError, Source, Verified, View};
 use std::sync::Arc;
 
 /// Pages of one puddle of a pool that were looked at.
@@ -153,7 +153,7 @@ impl Inner {
                     reason: "no protection covers so many pages",
                 })?;
         let binding = binding_of(self.uuid, name, &record);
-        let protection = cenote_sealed::open(&named(name, &record), mode, &source, (binding, key));
+        let protection = view::open(&named(name, &record), mode, &source, (binding, key));
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
     }
 
@@ -191,7 +191,7 @@ impl Inner {
         control: &mut Control,
         wanted: NewPuddle,
         name: &str,
-        sealed: &Sealed,
+        sealed: &SealedPool,
     ) -> Result<core::ptr::NonNull<Puddle>, StoreError> {
         let key = sealed.keys.own.as_ref();
         let record = self.add_sealed_puddle(control, wanted, (name, sealed.mode, key), &[])?;
@@ -276,9 +276,9 @@ impl PoolHandle {
                 goes_on = progress(before + done, all);
                 goes_on
             };
-            let found = match (puddle.view(), puddle.job().and_then(|job| job.sealing.as_ref())) {
+            let found = match (puddle.view(), puddle.job().and_then(|job| job.sealing())) {
                 (Some(view), _) => {
-                    let mut found = cenote_sealed::verify(view, &mut tell);
+                    let mut found = view::verify(view, &mut tell);
                     if !found.damaged.is_empty() {
                         self.look_again(view, &mut found);
                     }
@@ -319,10 +319,10 @@ impl PoolHandle {
 
     /// Looks again at pages that seemed damaged, while no psync runs: one that was psynced between
     /// being read and being compared is whole.
-    fn look_again(&self, view: &View, found: &mut cenote_sealed::Verified) {
+    fn look_again(&self, view: &View, found: &mut Verified) {
         let shadow = self.store().inner().known_shadow(self.id());
         let entered = shadow.as_ref().map(|shadow| shadow.gate.alone());
-        found.damaged.retain_mut(|(page, wrong)| match cenote_sealed::check_one(view, *page) {
+        found.damaged.retain_mut(|(page, wrong)| match view::check_one(view, *page) {
             Ok(()) => false,
             Err(now) => {
                 *wrong = now;
@@ -362,7 +362,7 @@ impl PoolHandle {
                 None if let Some((puddle, sealing)) = puddles
                     .iter()
                     .find(|puddle| puddle.uuid() == anchor.object)
-                    .and_then(|puddle| Some((puddle, puddle.job()?.sealing.as_ref()?))) =>
+                    .and_then(|puddle| Some((puddle, puddle.job()?.sealing()?))) =>
                 {
                     let frontier = self.store().inner().frontier();
                     let as_what = (sealing.mode, sealing.identity);

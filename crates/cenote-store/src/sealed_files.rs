@@ -1,17 +1,18 @@
 //! The file of a puddle of a protected pool, and the memory that shows it.
 
 use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::own_memory::OwnMemory;
 use crate::kernel::puddles::puddle::{DATA_AT, Puddle, file_name, text};
 use crate::kernel::puddles::verify::verify_len;
 use crate::kernel::store::Inner;
 use cenote_atrest::Protection;
 use cenote_atrest::binding::{self, BoundPuddle};
 use cenote_atrest::tree::Digest;
+use cenote_atrest::view::{SealedError, Source, View};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_medium::{MapMode, MediumError, Operation, OwnedMedium};
-use cenote_sealed::{SealedError, Source, View};
 use cenote_sys::memory;
 use std::os::fd::AsFd;
 
@@ -61,7 +62,7 @@ pub(crate) fn show_view(
     opened: Opened,
     writable: bool,
 ) -> Result<(), StoreError> {
-    puddle.give_view(|| {
+    puddle.give_memory(|| {
         let (name, addr) = (puddle.file_name(), puddle.addr() as usize);
         match medium.descriptor(name)? {
             Some(file) => {
@@ -89,10 +90,12 @@ pub(crate) fn show_view(
         // puddle is unmapped.
         let view =
             unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
-        view.map_err(|error| at_rest(pool, error)).inspect_err(|_| {
-            // SAFETY: mapped above; the view is gone.
-            let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
-        })
+        view.map(|view| Box::new(view) as Box<dyn OwnMemory>)
+            .map_err(|error| at_rest(pool, error))
+            .inspect_err(|_| {
+                // SAFETY: mapped above; the view is gone.
+                let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
+            })
     })
 }
 

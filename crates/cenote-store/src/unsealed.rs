@@ -4,26 +4,26 @@
 //! are. A puddle that is pending is left to the frontier.
 
 use crate::kernel::interface::error::StoreError;
-use crate::kernel::puddles::pending_job::{PoolKeys, Sealed};
 use crate::kernel::store::{Control, Inner};
 use crate::pending_rewrite::Needs;
 use crate::pending_rewrite::reseal::{OpenedDue, SealedFile};
 use crate::primaries::Patches;
 use crate::sealed_files::{Opened, at_rest};
+use crate::sealed_parts::{PoolKeys, SealedPool};
 use crate::unsealed_blocks::SealedPuddles;
 use cenote_atrest::binding;
 use cenote_atrest::tree::Digest;
+use cenote_atrest::view::SealedError;
 use cenote_atrest::{Keyring, Mode};
 use cenote_journal::Roots;
 use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord};
 use cenote_medium::planted::{Bug, planted};
-use cenote_sealed::SealedError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What opening a pool's protections came to.
 pub(crate) struct UnsealedPool {
-    pub(crate) sealed: Sealed,
+    pub(crate) sealed: SealedPool,
     pub(crate) puddles: Vec<Unsealed>,
     /// Why the puddles are not those that the root puddle lists.
     pub(crate) not_listed: Option<String>,
@@ -80,7 +80,7 @@ struct Unsealing<'a> {
 }
 
 impl Unsealing<'_> {
-    fn patches_of(&mut self, record: &PuddleRecord) -> cenote_sealed::Patches {
+    fn patches_of(&mut self, record: &PuddleRecord) -> cenote_atrest::view::Patches {
         self.patches.remove(&record.uuid).unwrap_or_default()
     }
 
@@ -116,8 +116,8 @@ impl Unsealing<'_> {
             Some(journal) => Some(journal.root_of(root.uuid)?),
             None => self.roots.take().filter(|_| !is_patched).map(|roots| roots.get(root.uuid)),
         };
-        let checked =
-            listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
+        let checked = listed
+            .map(|listed| cenote_atrest::view::check_listed(name, &opened.protection, listed));
         self.list.put_back =
             checked.and_then(Result::err).map(|error| at_rest(name, error).to_string());
         self.puddles.push(Ok((*root, Some(opened))));
@@ -238,7 +238,7 @@ impl Inner {
             if self.writable { Default::default() } else { self.past_if_any(control)? };
         let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
             // Whose keys the others are under is lost with it.
-            let sealed = Sealed { mode, keys: Arc::default() };
+            let sealed = SealedPool { mode, keys: Arc::default() };
             return Ok(UnsealedPool { sealed, puddles: Vec::new(), not_listed: None });
         };
         let mut unsealing = Unsealing {
@@ -274,6 +274,6 @@ impl Inner {
             root.protection.disinherit();
         }
         list.members = list.members.filter(|_| mode.has_tree());
-        Ok(UnsealedPool { sealed: Sealed { mode, keys }, puddles, not_listed: list.problem() })
+        Ok(UnsealedPool { sealed: SealedPool { mode, keys }, puddles, not_listed: list.problem() })
     }
 }

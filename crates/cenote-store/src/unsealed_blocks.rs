@@ -12,9 +12,9 @@ use crate::pending_rewrite::Needs;
 use crate::pending_rewrite::reseal::{OpenedDue, Plain};
 use crate::sealed_files::{Opened, at_rest, named};
 use cenote_atrest::Protection;
+use cenote_atrest::view::Source;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::Uuid;
-use cenote_sealed::Source;
 use std::collections::BTreeMap;
 
 /// The puddles of a protected pool, to be read.
@@ -79,7 +79,8 @@ impl<'a> SealedPuddles<'a> {
         };
         let mut image = Plain::new(puddle.size)?;
         let pages = image.bytes().get_mut(DATA_AT as usize..).unwrap_or_default();
-        let opened = cenote_sealed::open_all(&named(self.name, puddle), protection, source, pages);
+        let opened =
+            cenote_atrest::view::open_all(&named(self.name, puddle), protection, source, pages);
         opened.map_err(|error| at_rest(self.name, error))?;
         self.images.insert(puddle.uuid, image);
         self.read(control, puddle, offset, bytes)

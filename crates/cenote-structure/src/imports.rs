@@ -160,7 +160,7 @@ impl Unit<'_> {
 }
 
 /// The paths of a `use`, each as segments with the name that the segment gets here.
-fn use_paths(used: &ItemUse) -> Vec<Vec<(String, String)>> {
+pub(crate) fn use_paths(used: &ItemUse) -> Vec<Vec<(String, String)>> {
     fn walk(tree: &UseTree, before: &[(String, String)], out: &mut Vec<Vec<(String, String)>>) {
         let with = |name: String, renamed: String| {
             let mut path = before.to_vec();

@@ -1,8 +1,10 @@
-//! The module `kernel` of a crate needs no other module of it.
+//! The module `kernel` of a crate needs no other module of it, and no crate that knows more of a
+//! store than it.
 //!
-//! Two rules: no path in it leads out of it, and no call in it leads to a method that only other
-//! modules define on its types. A method is found by its name, in calls and in macros. A name that
-//! the kernel defines itself, on whichever type, is taken for its own.
+//! Three rules. No path in it leads out of it. No call in it leads to a method that only other
+//! modules define on its types: a method is found by its name, in calls and in macros, and a name
+//! that the kernel defines itself, on whichever type, is taken for its own. And it names nothing of
+//! the crates [`ABOVE`], but for the words of callers in [`VOCABULARY`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +20,16 @@ const KERNEL: &str = "kernel";
 /// Methods of other crates' types that a kernel calls, and whose names methods above it have too.
 const OF_OTHER_CRATES: [&str; 2] = ["hold", "read_at"];
 
+/// Crates of sealed pages and of psyncs, which a kernel does not name.
+const ABOVE: [&str; 2] = ["cenote_atrest", "cenote_shadow"];
+/// Types of them in options and errors, which callers of the kernel's crate see: the module, and
+/// the one path that it may import.
+const VOCABULARY: [(&str, &str); 3] = [
+    ("kernel::interface::options", "cenote_atrest::Keyring"),
+    ("kernel::interface::error::store", "cenote_atrest::AtRestError"),
+    ("kernel::interface::error::store", "cenote_atrest::view::SealedError"),
+];
+
 /// What is wrong with the kernel of the crate `name`, a message for each need. Empty if it has
 /// none.
 pub(crate) fn wrong(name: &str, modules: &[Module]) -> Vec<String> {
@@ -27,20 +39,38 @@ pub(crate) fn wrong(name: &str, modules: &[Module]) -> Vec<String> {
     let called = calls_outside(modules).into_iter().map(|(method, module)| {
         format!("{name}: the kernel calls the method `{method}`, which `{module}` defines")
     });
-    imported.chain(called).collect()
+    imported.chain(called).chain(named_above(name, modules)).collect()
+}
+
+/// What the kernel names of the crates [`ABOVE`], a message for each.
+fn named_above(name: &str, modules: &[Module]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for module in modules.iter().filter(is_inside) {
+        let at = module.path.join("::");
+        let mut found = NamedAbove::default();
+        module.items.iter().for_each(|item| found.visit_item(item));
+        found.imported.retain(|path| !VOCABULARY.contains(&(&at, path)));
+        let all = found.imported.into_iter().chain(found.others);
+        wrong.extend(all.map(|path| format!("{name}: the kernel names `{path}`, in `{at}`")));
+    }
+    wrong
+}
+
+/// Whether a module is the kernel, or in it.
+fn is_inside(module: &&Module) -> bool {
+    module.path.first().is_some_and(|first| first == KERNEL)
 }
 
 /// Methods that the kernel calls and only modules outside it define on its types, with the module
 /// of each.
 fn calls_outside(modules: &[Module]) -> Vec<(String, String)> {
-    let inside = |module: &&Module| module.path.first().is_some_and(|first| first == KERNEL);
     let (mut own, mut called) = (Defined::default(), Called::default());
-    for item in modules.iter().filter(inside).flat_map(|module| &module.items) {
+    for item in modules.iter().filter(is_inside).flat_map(|module| &module.items) {
         own.visit_item(item);
         called.visit_item(item);
     }
     let mut outside: BTreeMap<String, String> = BTreeMap::new();
-    for module in modules.iter().filter(|module| !inside(module)) {
+    for module in modules.iter().filter(|module| !is_inside(module)) {
         for (method, has_receiver) in module.items.iter().flat_map(|item| methods(item, &own.types))
         {
             if has_receiver || called.is_function(&method, &own.types) {
@@ -140,6 +170,62 @@ impl<'ast> Visit<'ast> for Called {
     }
 }
 
+/// What is named of [`ABOVE`].
+#[derive(Default)]
+struct NamedAbove {
+    /// By imports, which a list may allow.
+    imported: Vec<String>,
+    /// By paths in code and in macros.
+    others: Vec<String>,
+}
+
+impl NamedAbove {
+    fn add_tokens(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) if ABOVE.contains(&name.to_string().as_str()) => {
+                    self.others.push(name.to_string());
+                }
+                TokenTree::Group(group) => self.add_tokens(group.stream()),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for NamedAbove {
+    fn visit_item_use(&mut self, used: &'ast syn::ItemUse) {
+        for path in imports::use_paths(used) {
+            let names: Vec<String> = path.into_iter().map(|(name, _)| name).collect();
+            if ABOVE.contains(&names[0].as_str()) {
+                self.imported.push(names.join("::"));
+            }
+        }
+    }
+
+    fn visit_item_extern_crate(&mut self, item: &'ast syn::ItemExternCrate) {
+        self.add_tokens(TokenTree::from(item.ident.clone()).into());
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
+        if ABOVE.contains(&names[0].as_str()) {
+            self.others.push(names.join("::"));
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, called: &'ast syn::Macro) {
+        self.add_tokens(called.tokens.clone());
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta {
+            self.add_tokens(list.tokens.clone());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,5 +277,45 @@ mod tests {
         assert_eq!(wrong_with("fn f(store: &Store) { store.psync() }"), message("psync"));
         assert_eq!(wrong_with("fn f(s: &Store) { assert!(s.psync().is_ok()) }"), message("psync"));
         assert_eq!(wrong_with("fn f() { Store::make() }"), message("make"));
+    }
+
+    #[test]
+    fn a_name_of_sealed_pages_or_of_psyncs_is_found() {
+        let message = |path| vec![format!("x: the kernel names `{path}`, in `kernel::store`")];
+        for (text, path) in [
+            ("use cenote_atrest::view::View;", "cenote_atrest::view::View"),
+            ("use cenote_shadow::{self as s};", "cenote_shadow::self"),
+            ("use ::cenote_atrest::*;", "cenote_atrest::*"),
+            ("pub(crate) use cenote_atrest as a;", "cenote_atrest"),
+            ("extern crate cenote_atrest as a;", "cenote_atrest"),
+            ("struct P { view: Option<cenote_atrest::view::View> }", "cenote_atrest::view::View"),
+            ("fn f() { cenote_shadow::commit() }", "cenote_shadow::commit"),
+            ("fn f() { assert!(x == cenote_atrest::PAGE_LEN) }", "cenote_atrest"),
+            ("#[error(\"{}\", cenote_atrest::f())] struct E;", "cenote_atrest"),
+            // A word of options is none of this module's.
+            ("use cenote_atrest::Keyring;", "cenote_atrest::Keyring"),
+        ] {
+            assert_eq!(wrong_with(text), message(path), "{text}");
+        }
+        let none: Vec<String> = Vec::new();
+        assert_eq!(
+            wrong_with("use cenote_journal::Journal; /// [`cenote_atrest`]\nfn f() {}"),
+            none
+        );
+        let above = module(&["sealed"], "use cenote_atrest::view::View;");
+        assert_eq!(wrong("x", &[module(&[], "mod kernel;"), above]), none);
+    }
+
+    #[test]
+    fn options_and_errors_may_import_the_words_of_callers_alone() {
+        let wrong_in = |path: &[&str], text| wrong("x", &[module(path, text)]);
+        let options = ["kernel", "interface", "options"];
+        let none: Vec<String> = Vec::new();
+        assert_eq!(wrong_in(&options, "use cenote_atrest::Keyring;"), none);
+        let errors = "use cenote_atrest::{AtRestError, view::SealedError};";
+        assert_eq!(wrong_in(&["kernel", "interface", "error", "store"], errors), none);
+        assert_eq!(wrong_in(&options, errors).len(), 2);
+        assert_eq!(wrong_in(&options, "use cenote_atrest::{Keyring, Mode};").len(), 1);
+        assert_eq!(wrong_in(&options, "fn f(k: &cenote_atrest::Keyring) {}").len(), 1);
     }
 }

@@ -25,9 +25,9 @@ usage: cenote-structure COMMAND, from the repository's root
 
   check           compare import cycles with scripts/cycles.txt, ARCHITECTURE.md's picture with
                   the manifests, and references to decisions with docs/decisions; find what a
-                  module `kernel` needs of other modules of its crate, what changes page rights
-                  beside cenote-protect, and programs that ship and do not refuse planted bugs;
-                  status 1 if they differ, or there is any
+                  module `kernel` needs of other modules of its crate, or of the crates of sealed
+                  pages and of psyncs, what changes page rights beside cenote-protect, and programs
+                  that ship and do not refuse planted bugs; status 1 if they differ, or there is any
   table           print, for each crate and each folder in one, its modules and
                   lines, and those in import cycles
   imports CRATE   print which module of a crate, or of a folder in it, imports which

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{FnArg, ImplItem, Item, Pat, ReturnType, Safety, Signature, TraitItem, Type, Visibility};
 
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 13] = [
     "atrest", "groups", "heap", "journal", "layout", "log", "medium", "protect", "relocate",
-    "sealed", "shadow", "store", "sys", "tx",
+    "shadow", "store", "sys", "tx",
 ];
 
 /// Types that lead to memory, to files, or to what other programs believe.

@@ -1,9 +1,12 @@
 //! The kernel of a store: superblock, catalog, window, puddles, pools, leases and logs.
 //!
-//! **No module of the kernel imports one outside it** (`scripts/layers.sh` checks that). It knows
-//! no client, no daemon, no relocation, no psync and no protected file. Such parts keep their state
-//! with an open store in typed slots, and the kernel tells them what happens
-//! (`store/extensions.rs`). The daemon that keeps a client's store is a trait ([`store::Remote`]).
+//! **No module of the kernel imports one outside it, nor the crates of sealed pages and of psyncs**
+//! (`scripts/layers.sh` checks that). It knows no client, no daemon, no relocation, no psync and no
+//! sealed page. Such parts keep their state with an open store in typed slots, and the kernel tells
+//! them what happens (`store/extensions.rs`). What they keep with a pool or a job is opaque to it
+//! (`puddles/opaque_part.rs`), and the memory of a sealed puddle is a trait
+//! (`puddles/own_memory.rs`). The daemon that keeps a client's store is another
+//! ([`store::Remote`]). Options and errors alone name the key and what can be wrong with it.
 //!
 //! A folder imports only those before it:
 //!

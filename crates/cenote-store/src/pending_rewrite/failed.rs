@@ -1,8 +1,8 @@
 //! Errors of rewriting a puddle.
 
 use crate::kernel::interface::error::StoreError;
+use cenote_atrest::view::SealedError;
 use cenote_medium::MediumError;
-use cenote_sealed::SealedError;
 
 /// Why a puddle was not rewritten.
 pub(crate) enum Failed {

@@ -37,12 +37,12 @@ use crate::kernel::store::extensions::Extension;
 use crate::kernel::superblock::poison::Poisoned;
 use crate::primaries::Patches;
 use crate::sealed_files::at_rest;
+use cenote_atrest::view::SealedError;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
-use cenote_sealed::SealedError;
 use cenote_sys::dual_mapping;
 use cenote_sys::fault_queue::FaultQueue;
 use cenote_sys::memory;
@@ -338,7 +338,7 @@ impl LazyRewrite {
         if let Some(poison) = self.poisoned.get() {
             return Err(poison.error());
         }
-        let pool = job.sealing.as_ref().map_or("", |sealing| &sealing.pool);
+        let pool = job.sealing().map_or("", |sealing| &sealing.pool);
         let rewritten = self.rewrite(puddle, job, &**rewriter);
         let rewritten = rewritten.map_err(|failed| self.explain(failed, puddle.uuid(), pool))?;
         self.add(&rewritten);
@@ -405,7 +405,7 @@ impl LazyRewrite {
         job: &Job,
         rewriter: &dyn Rewriter,
     ) -> Result<Rewritten, Failed> {
-        if let Some(sealing) = &job.sealing {
+        if let Some(sealing) = job.sealing() {
             return self.reseal_touched(puddle, sealing, job, rewriter);
         }
         let record = &job.work.puddle;

@@ -65,6 +65,7 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::pool_blocks::PoolBlocks;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
+use crate::kernel::puddles::opaque_part::OpaquePart;
 use crate::kernel::puddles::pending_job::Job;
 use crate::kernel::puddles::puddle::{
     DIR, NAME_LEN, Puddle, file_name, make_header_of, pool_named, primary_name, text,
@@ -255,8 +256,10 @@ impl Inner {
         let hosting = self.options.hosting.is_some();
         let pool = pool_named(&control.catalog.state, record.pool);
         // SAFETY: as above.
-        unsafe { puddle.as_ref() }
-            .set_pending(Job { work, pending, shadowed, sealing: None, hosting }, &pool);
+        unsafe { puddle.as_ref() }.set_pending(
+            Job { work, pending, shadowed, part: OpaquePart::default(), hosting },
+            &pool,
+        );
         // A process that hosts maps no pools, so no thread of its own touches one.
         if self.options.hosting.is_none() {
             self.frontier().expect(puddle);

@@ -38,18 +38,20 @@ use super::replace::NewFile;
 use super::{FoundRewrite, Needs, look_at_len};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{RewriteJob, Rewriter, Rewritten};
-use crate::kernel::puddles::pending_job::{Job, PoolKeys, Sealing};
+use crate::kernel::puddles::opaque_part::OpaquePart;
+use crate::kernel::puddles::pending_job::Job;
 use crate::kernel::puddles::puddle::{DATA_AT, DIR, Puddle, file_name, text};
 use crate::kernel::store::{Control, Inner};
 use crate::sealed_files::{Opened, binding_of, file_len, named, pages_of, show_view};
+use crate::sealed_parts::{PoolKeys, Sealing};
 use cenote_atrest::tree::Digest;
+use cenote_atrest::view::{self, SealedError, Source, Verified};
 use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_journal::Journal;
 use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
-use cenote_sealed::{SealedError, Source, Verified};
 use cenote_sys::memory::{self, OwnedRegion};
 use std::sync::Arc;
 
@@ -85,8 +87,7 @@ impl LazyRewrite {
         // No psync has written to it since it is pending: no journal speaks of it, unless the
         // window moved for a reader.
         let source = self.source(record, mode, None)?;
-        let protection =
-            cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
+        let protection = view::open_as(&named(pool, record), mode, &source, (identity, key))?;
         Ok(OpenedDue { protection, source })
     }
 
@@ -102,7 +103,7 @@ impl LazyRewrite {
         let mut image = Plain::new(record.size)?;
         let OpenedDue { protection, source } = opened;
         let pages = image.bytes().get_mut(DATA_AT as usize..).unwrap_or_default();
-        let written = cenote_sealed::open_all(&named(pool, record), protection, source, pages)?;
+        let written = view::open_all(&named(pool, record), protection, source, pages)?;
         let rewritten = self.change(image.bytes(), work, generation, rewriter)?;
         Ok((image, written, rewritten))
     }
@@ -132,7 +133,7 @@ impl LazyRewrite {
         let file = new.open()?;
         let (header, pages) = image.bytes().split_at(DATA_AT as usize);
         let write = &mut |offset, bytes: &[u8]| file.write_at(DATA_AT + offset, bytes);
-        let change = cenote_sealed::seal_all(&what, &made, (pages, &written), write)?;
+        let change = view::seal_all(&what, &made, (pages, &written), write)?;
         file.write_at(0, header)?;
         new.take_name(&[])?;
         made.commit(change).map_err(|error| SealedError::at_rest(&what, error))?;
@@ -213,7 +214,7 @@ impl Sealing {
     ) -> Verified {
         let (record, key) = (puddle.record(), self.keys.before.as_ref());
         match frontier.open_pending((&self.pool, record), (self.mode, self.identity), key) {
-            Ok(opened) => cenote_sealed::verify_all(&opened.protection, &opened.source, progress),
+            Ok(opened) => view::verify_all(&opened.protection, &opened.source, progress),
             Err(failed) => {
                 let wrong = frontier.explain(failed, record.uuid, &self.pool).to_string();
                 Verified { covered: self.mode.has_tree(), pages: 0, damaged: vec![(0, wrong)] }
@@ -368,11 +369,8 @@ impl Inner {
         // SAFETY: puddles live until the store is dropped.
         let this = unsafe { puddle.as_ref() };
         if this.job().is_none() {
-            let (what, sealing) = (format!("pool \"{pool}\""), Some(sealing));
-            this.set_pending(
-                Job { work, pending, shadowed: false, sealing, hosting: false },
-                &what,
-            );
+            let (what, part) = (format!("pool \"{pool}\""), OpaquePart::of(sealing));
+            this.set_pending(Job { work, pending, shadowed: false, part, hosting: false }, &what);
             self.frontier().expect(puddle);
         }
         Ok(Ok(entry))

@@ -181,7 +181,7 @@ impl PoolHandle {
     /// reports an error.
     pub unsafe fn release_space(&self, addr: u64, len: u64) -> Result<bool, StoreError> {
         let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "give back its space")?);
-        if puddle.view().is_some() {
+        if puddle.memory().is_some() {
             // A hole would be a sealed page that was never written, and the tree says that it was.
             return Ok(false);
         }
@@ -199,7 +199,7 @@ impl PoolHandle {
     /// As for [`PoolHandle::release_space`]; there is no space left.
     pub fn ensure_space(&self, addr: u64, len: u64) -> Result<(), StoreError> {
         let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "take space for it")?);
-        if puddle.view().is_some() {
+        if puddle.memory().is_some() {
             return Ok(());
         }
         if let Some(remote) = &inner.remote {
@@ -227,7 +227,7 @@ impl PoolHandle {
     /// where they are mapped. The simulated medium compares all that it has mapped.
     #[must_use]
     pub fn can_close_off(&self) -> bool {
-        self.is_real() || self.root_puddle().is_some_and(|root| root.view().is_some())
+        self.is_real() || self.root_puddle().is_some_and(|root| root.memory().is_some())
     }
 
     pub(crate) fn is_real(&self) -> bool {
@@ -241,7 +241,7 @@ impl PoolHandle {
     pub fn guarded_window(&self) -> Option<Range<usize>> {
         let inner = self.store.inner();
         let (base, len) = (inner.window.base() as usize, inner.window.len() as usize);
-        let is_sealed = self.root_puddle().is_none_or(|root| root.view().is_some());
+        let is_sealed = self.root_puddle().is_none_or(|root| root.memory().is_some());
         (self.can_map_twice() && !is_sealed).then(|| base..base + len)
     }
 

@@ -5,6 +5,8 @@ pub(crate) mod known;
 pub(crate) mod locked;
 pub(crate) mod lost;
 pub(crate) mod notice;
+pub(crate) mod opaque_part;
+pub(crate) mod own_memory;
 pub(crate) mod pending_job;
 pub(crate) mod place;
 pub(crate) mod puddle;

@@ -21,6 +21,7 @@ pub(crate) use rights::pool_named;
 
 use crate::kernel::puddles::lost::MetadataPages;
 use crate::kernel::puddles::notice::Notice;
+use crate::kernel::puddles::own_memory::OwnMemory;
 use crate::kernel::puddles::pending_job::Job;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
@@ -29,7 +30,6 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, header_space};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, MediumError, OwnedMedium};
-use cenote_sealed::View;
 use cenote_sys::alt_stack;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -56,8 +56,8 @@ pub struct Puddle {
     /// `puddles/<32 hex digits>`, or `primary/...` if the primary is mapped.
     name: [u8; 40],
     kind: MappingKind,
-    /// Of one in a protected pool that is open: its memory.
-    view: OnceLock<View>,
+    /// Of one in a protected pool that is open.
+    memory: OnceLock<Box<dyn OwnMemory>>,
     owners: rights::Owners,
     state: AtomicU32,
     mode: AtomicU8,
@@ -99,7 +99,7 @@ impl Puddle {
                 file_name(record.uuid)
             },
             kind,
-            view: OnceLock::new(),
+            memory: OnceLock::new(),
             owners: rights::Owners::default(),
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
@@ -157,21 +157,24 @@ impl Puddle {
         filled
     }
 
-    /// Its memory, if its pool is protected and open.
-    pub(crate) fn view(&self) -> Option<&View> {
-        self.view.get()
+    /// Its memory, if that shows no file and is there: its pool is protected and open.
+    pub(crate) fn memory(&self) -> Option<&dyn OwnMemory> {
+        self.memory.get().map(|memory| &**memory)
     }
 
     /// Gives a puddle of a protected pool its memory, which `make` maps; nothing to do if it has
     /// that.
-    pub(crate) fn give_view<E>(&self, make: impl FnOnce() -> Result<View, E>) -> Result<(), E> {
-        // The caller holds the control lock or has the turn to rewrite: no other thread makes a
-        // view. But a first touch that failed may be about to unmap what it has mapped there.
-        if self.view.get().is_some() || !self.is_mine_to_map() {
+    pub(crate) fn give_memory<E>(
+        &self,
+        make: impl FnOnce() -> Result<Box<dyn OwnMemory>, E>,
+    ) -> Result<(), E> {
+        // The caller holds the control lock or has the turn to rewrite: no other thread makes one.
+        // But a first touch that failed may be about to unmap what it has mapped there.
+        if self.memory.get().is_some() || !self.is_mine_to_map() {
             return Ok(());
         }
         self.owners.end_pending();
-        let made = make().map(|view| drop(self.view.set(view)));
+        let made = make().map(|memory| drop(self.memory.set(memory)));
         self.state.store(if made.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
         made
     }
@@ -306,7 +309,8 @@ impl Puddle {
     pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
         if self.kind == MappingKind::Sealed {
             let sealed = (self.record.addr + DATA_AT) as usize;
-            return address >= sealed && self.view().is_some_and(|view| view.resolve(address));
+            return address >= sealed
+                && self.memory().is_some_and(|memory| memory.resolve(address));
         }
         if self.is_mapped() && self.is_refused_store(address) {
             return false;
@@ -380,8 +384,8 @@ impl Puddle {
     }
 
     fn unmap_to(&self, medium: &OwnedMedium, next: u32) -> Result<(), MediumError> {
-        if let Some(view) = self.view() {
-            view.stop();
+        if let Some(memory) = self.memory() {
+            memory.stop();
         }
         loop {
             match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
@@ -416,8 +420,8 @@ impl Puddle {
         if self.kind == MappingKind::Sealed {
             // In this order: a thread that gives it its memory just now reads the mode after that.
             self.mode.store(encode_mode(mode), Ordering::SeqCst);
-            if let Some(view) = self.view().filter(|_| mode.is_shared_writable()) {
-                view.allow_stores();
+            if let Some(memory) = self.memory().filter(|_| mode.is_shared_writable()) {
+                memory.allow_stores();
             }
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The state that the handles of one open pool share.
 
 use crate::kernel::interface::report::{Damage, PoolStart};
-use crate::kernel::puddles::pending_job::Sealed;
+use crate::kernel::puddles::opaque_part::OpaquePart;
 use crate::kernel::puddles::puddle::Puddle;
 use cenote_layout::catalog::PoolRecord;
 use core::ptr::NonNull;
@@ -17,8 +17,8 @@ pub(crate) struct PoolCore {
     puddles: RwLock<Vec<NonNull<Puddle>>>,
     damage: Vec<Damage>,
     start: PoolStart,
-    /// If it is protected at rest.
-    sealed: Option<Sealed>,
+    /// What else its opener knows of it.
+    part: OpaquePart,
     /// Once a daemon has granted the pool to this process beside others.
     sharing: OnceLock<Sharing>,
 }
@@ -74,7 +74,7 @@ impl PoolCore {
         puddles: Vec<NonNull<Puddle>>,
         start: PoolStart,
     ) -> Self {
-        Self::opened(record, puddles, start, Vec::new(), None)
+        Self::opened(record, puddles, start, Vec::new(), OpaquePart::default())
     }
 
     /// What this process opened itself.
@@ -83,14 +83,14 @@ impl PoolCore {
         puddles: Vec<NonNull<Puddle>>,
         start: PoolStart,
         damage: Vec<Damage>,
-        sealed: Option<Sealed>,
+        part: OpaquePart,
     ) -> Self {
         Self {
             record,
             puddles: RwLock::new(puddles),
             damage,
             start,
-            sealed,
+            part,
             sharing: OnceLock::new(),
         }
     }
@@ -129,8 +129,9 @@ impl PoolCore {
         self.start
     }
 
-    pub(crate) fn sealed(&self) -> Option<&Sealed> {
-        self.sealed.as_ref()
+    /// What its opener has given with it.
+    pub(crate) fn part(&self) -> &OpaquePart {
+        &self.part
     }
 
     /// The pool has been granted once more.

@@ -5,11 +5,11 @@ use super::text::{ListedDamage, of_processes, plural_pages};
 use crate::kernel::interface::mismatch::TypeMismatch;
 use crate::kernel::interface::report::Damage;
 use cenote_atrest::AtRestError;
+use cenote_atrest::view::SealedError;
 use cenote_journal::{JournalError, Stopped};
 use cenote_layout::id::Uuid;
 use cenote_layout::types::TypeError;
 use cenote_medium::MediumError;
-use cenote_sealed::SealedError;
 use std::time::Duration;
 
 const GIVE_UP: &str = "give up the journal and the psyncs in it (of pools: JournalPolicy::GiveUp \

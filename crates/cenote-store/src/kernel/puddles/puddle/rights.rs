@@ -7,12 +7,12 @@
 use super::data_guard::DataGuard;
 use super::{MappingKind as Shows, Puddle};
 use crate::kernel::catalog::CatalogState;
+use crate::kernel::puddles::own_memory::OwnMemory;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::PoolId;
 use cenote_medium::{MediumError, Operation};
 use cenote_protect::dirty_bitmap::DirtyBitmap;
 use cenote_protect::{Owner, RangeKind, Right, StoreNotes, Tracked, Whole};
-use cenote_sealed::View;
 use core::ops::Range;
 use std::sync::OnceLock;
 
@@ -58,12 +58,12 @@ impl Puddle {
 
     /// Its range is not its own any more: the store is about to give it back.
     pub(crate) fn give_up_range(&self) {
-        self.view().into_iter().for_each(View::stop);
+        self.memory().into_iter().for_each(OwnMemory::stop);
         self.owners.retire();
     }
 
     /// Pages that are stored into are noted, for psyncs of its pool. Said before it is mapped for
-    /// writing. A sealed puddle has its notes in its view, which may come later.
+    /// writing. Memory that shows no file has notes of its own, and may come later.
     pub(crate) fn track(&self, pool: &str) {
         if self.kind != Shows::Sealed {
             self.owners.tracked.get_or_init(|| Tracked::new(self.range(), pool));
@@ -79,8 +79,8 @@ impl Puddle {
     /// noted, or not by faults.
     #[must_use]
     pub fn store_notes(&self) -> Option<StoreNotes> {
-        match self.view() {
-            Some(view) => view.store_notes(),
+        match self.memory() {
+            Some(memory) => memory.store_notes(),
             None => self.owners.tracked.get().map(Tracked::store_notes),
         }
     }

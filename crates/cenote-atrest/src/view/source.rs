@@ -1,9 +1,9 @@
 //! Sealed pages and their regions, read from the primary, and protections opened over them.
 
-use crate::SealedError;
-use cenote_atrest::binding;
-use cenote_atrest::tree::{Digest, Node, NodeSource};
-use cenote_atrest::{Expect, HEADER_LEN, Keyring, Mode, Protection};
+use crate::crypto::binding;
+use crate::crypto::tree::{Digest, Node, NodeSource};
+use crate::crypto::{Expect, HEADER_LEN, Keyring, Mode, Protection};
+use crate::view::SealedError;
 use cenote_journal::{Journal, Rooted};
 use cenote_layout::at_rest::{NodeId, Regions};
 use cenote_layout::id::Uuid;
@@ -144,7 +144,7 @@ pub fn check_listed(
 }
 
 /// Opens the protection that a source has, bound to what the catalog says
-/// ([`cenote_atrest::binding`]): the key is checked, and no page is read.
+/// ([`crate::binding`]): the key is checked, and no page is read.
 ///
 /// # Errors
 /// No key, a wrong one, or one that is not needed; a header that is not this one's, or made for

@@ -4,8 +4,8 @@
 //! its own. Written in place it would be undone by recovery, which may apply an older record with
 //! the old header. Its cost does not depend on the size.
 
-use crate::{SealedError, Source, View};
-use cenote_atrest::{Change, HEADER_LEN, Keyring, PAGE_LEN, Protection, SealedPage};
+use crate::crypto::{Change, HEADER_LEN, Keyring, PAGE_LEN, Protection, SealedPage};
+use crate::view::{SealedError, Source, View};
 use cenote_journal::{Changes, Pages, Primary};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};

@@ -1,7 +1,7 @@
 //! Checks pages of a primary against their protection, without opening them.
 
-use crate::{Source, View};
-use cenote_atrest::{PAGE_LEN, Protection};
+use crate::crypto::{PAGE_LEN, Protection};
+use crate::view::{Source, View};
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 
 /// Pages that are read at once.

@@ -5,9 +5,9 @@
 //! nothing is ever sealed twice under one key, also with crashes and copies in between. Plaintext
 //! is in the memory that the caller gives, and in no file: what [`seal_all`] hands out is sealed.
 
-use crate::{SealedError, Source};
-use cenote_atrest::tree::{Node, NodeSource};
-use cenote_atrest::{Change, PAGE_LEN, Protection, SealedPage, is_never_written};
+use crate::crypto::tree::{Node, NodeSource};
+use crate::crypto::{Change, PAGE_LEN, Protection, SealedPage, is_never_written};
+use crate::view::{SealedError, Source};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::at_rest::{NodeId, PageSide, SIDE_LEN};
 use cenote_medium::MediumError;

@@ -8,8 +8,8 @@
 //! Nothing here is ever written to media, except Argon2's parameters and salt (by
 //! [`crate::Protection::header`]).
 
-use crate::data_key::argon2id;
-use crate::error::KeyError;
+use crate::crypto::data_key::argon2id;
+use crate::crypto::error::KeyError;
 use cenote_layout::at_rest::{
     ARGON2_LANES_MAX, ARGON2_MEMORY_KIB_MAX, ARGON2_MEMORY_KIB_MIN, ARGON2_PASSES_MAX,
 };
@@ -278,7 +278,7 @@ impl Passphrase {
 #[cfg(all(test, feature = "ciphers"))]
 mod tests {
     use super::*;
-    use crate::testing::{hex, sha256_hex};
+    use crate::crypto::testing::{hex, sha256_hex};
     use argon2::{Algorithm, Argon2, Version};
 
     const CHEAP: Argon2Params = Argon2Params { memory_kib: 64, passes: 1, lanes: 1 };

@@ -9,7 +9,7 @@
 //! of the others' headers ([`members`]), which every psync writes anew: after one puddle's file
 //! was put back, the list does not fit.
 
-use crate::tree::{Digest, ZERO};
+use crate::crypto::tree::{Digest, ZERO};
 use cenote_layout::at_rest::{AtRestHeader, NOTHING_REPLACED};
 use cenote_layout::id::Uuid;
 use sha2::{Digest as _, Sha256};

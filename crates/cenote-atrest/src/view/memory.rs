@@ -58,9 +58,9 @@ mod broken;
 mod filling;
 mod rights;
 
-use crate::fault_worker::{FaultWorker, Filled};
-use crate::{SealedError, Source};
-use cenote_atrest::{Mode, PAGE_LEN, Protection};
+use crate::crypto::{Mode, PAGE_LEN, Protection};
+use crate::view::fault_worker::{FaultWorker, Filled};
+use crate::view::{SealedError, Source};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::SIDE_LEN;
 use cenote_protect::dirty_bitmap::DirtyBitmap;

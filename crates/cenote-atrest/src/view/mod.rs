@@ -2,8 +2,8 @@
 //! they are first touched, and a psync seals them into a record. Objects and pools that are
 //! protected at rest use it.
 //!
-//! A *sealed file* holds, from some offset on, pages as [`cenote_atrest`] seals them, and behind
-//! them the regions of the protection: header, side data, tree.
+//! A *sealed file* holds, from some offset on, pages as a [`Protection`](crate::Protection) seals
+//! them, and behind them the regions of the protection: header, side data, tree.
 //!
 //! | part | does |
 //! | --- | --- |
@@ -22,12 +22,11 @@
 //! 1. Pages that were stored into are copied, and sealed in the copy. With XTS, or without
 //!    encryption, lines are compared with the primary: equal lines are sealed to equal bytes. In
 //!    authenticated mode a page has a new nonce each time, and is written whole.
-//! 2. [`cenote_atrest::Protection::prepare`] computes nodes and header. It changes nothing, so a
-//!    psync that fails leaves nothing behind.
+//! 2. [`crate::Protection::prepare`] computes nodes and header. It changes nothing, so a psync that
+//!    fails leaves nothing behind.
 //! 3. The record is appended, and made durable.
-//! 4. [`cenote_atrest::Protection::commit`]: from now on pages are checked against the new root.
-//!    Before that they are checked against the old one, by nodes that are still those of the
-//!    primary.
+//! 4. [`crate::Protection::commit`]: from now on pages are checked against the new root. Before
+//!    that they are checked against the old one, by nodes that are still those of the primary.
 //! 5. The record is applied, later. Until then, reads of the primary lay the record over it.
 //!
 //! Plaintext is in this process's memory only: the copy is sealed before it is compared, journalled
@@ -36,14 +35,14 @@
 mod anew;
 mod error;
 mod fault_worker;
+mod memory;
 mod sealing;
 mod source;
 mod verify;
-mod view;
 
 pub use anew::{WriteAt, open_all, seal_all};
 pub use error::SealedError;
+pub use memory::View;
 pub use sealing::{rekey, seal, seal_header, settle};
 pub use source::{Patches, Source, check_listed, open, open_as, rooted};
 pub use verify::{Verified, check_one, verify, verify_all};
-pub use view::View;

@@ -4,9 +4,9 @@
 //! it durable, and then commits it. One that was prepared on another state is stale.
 
 use super::{Change, Checked, Protection, seal_header, to_bytes};
-use crate::error::{AtRestError, PageError, PageFault};
-use crate::seal::{PAGE_LEN, Page, SealedPage};
-use crate::tree::{Digest, NodeSource, TreeFault, ZERO};
+use crate::crypto::error::{AtRestError, PageError, PageFault};
+use crate::crypto::seal::{PAGE_LEN, Page, SealedPage};
+use crate::crypto::tree::{Digest, NodeSource, TreeFault, ZERO};
 use cenote_layout::at_rest::{AtRestHeader, PageSide};
 
 impl Protection {

@@ -3,7 +3,7 @@
 //! Such a program can make no key ([`crate::KeyError::NotBuilt`]). So no [`Keys`] exist, and no
 //! code here ever runs: the compiler sees that.
 
-use crate::error::UnwrapError;
+use crate::crypto::error::UnwrapError;
 use cenote_layout::at_rest::{AtRestHeader, Mode};
 use cenote_layout::id::Uuid;
 use cenote_sys::secret::{Locking, Secret};

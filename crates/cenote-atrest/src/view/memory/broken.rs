@@ -3,7 +3,7 @@
 //! Invariant: a broken page is not loaded, and stays so until the view ends.
 
 use super::{PAGE_LEN, ViewInner};
-use crate::error::SealedError;
+use crate::view::error::SealedError;
 use cenote_sys::{dual_mapping, fault};
 
 impl ViewInner {

@@ -270,7 +270,7 @@ fn readers_and_a_writer_agree() {
 /// The format's digests, computed by another program.
 #[test]
 fn digests_are_those_of_the_format() {
-    use crate::testing::hex;
+    use crate::crypto::testing::hex;
     let side = PageSide { nonce: [0x5a; 32], tag: [0x5a; 32] };
     assert_eq!(
         page_digest(OBJECT, 7, &[0x5a; 4096]).to_vec(),

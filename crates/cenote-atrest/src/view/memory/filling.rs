@@ -4,9 +4,9 @@
 //! may hold stores.
 
 use super::{CHUNK, RUN, SMALL, SMALL_UNHASHED, ViewInner};
-use crate::SealedError;
-use crate::fault_worker::Filled;
-use cenote_atrest::{PAGE_LEN, Page};
+use crate::crypto::{PAGE_LEN, Page};
+use crate::view::SealedError;
+use crate::view::fault_worker::Filled;
 use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};

@@ -3,9 +3,9 @@
 //! Invariant: another key wraps the same data key anew, so no page is sealed again.
 
 use super::{HEADER_LEN, Protection, seal_header, to_bytes};
-use crate::data_key::Keys;
-use crate::error::{AtRestError, UnwrapError};
-use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
+use crate::crypto::data_key::Keys;
+use crate::crypto::error::{AtRestError, UnwrapError};
+use crate::crypto::key::{Argon2Params, Kdf, Keyring, MasterKey};
 use cenote_layout::at_rest::{
     AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode,
 };

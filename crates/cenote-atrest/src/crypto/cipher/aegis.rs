@@ -43,7 +43,7 @@ pub(crate) fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{hex, pattern, sha256_hex};
+    use crate::crypto::testing::{hex, pattern, sha256_hex};
 
     const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     const NONCE: &str = "101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f";

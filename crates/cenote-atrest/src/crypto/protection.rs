@@ -4,12 +4,12 @@
 mod keys;
 mod pages;
 
-use crate::binding::{self, HEADER_LEN};
-use crate::data_key::Keys;
-use crate::error::AtRestError;
-use crate::key::Keyring;
-use crate::seal::{Page, PageSealer};
-use crate::tree::{Digest, NodeWrite, Tree, TreeChange, is_zero};
+use crate::crypto::binding::{self, HEADER_LEN};
+use crate::crypto::data_key::Keys;
+use crate::crypto::error::AtRestError;
+use crate::crypto::key::Keyring;
+use crate::crypto::seal::{Page, PageSealer};
+use crate::crypto::tree::{Digest, NodeWrite, Tree, TreeChange, is_zero};
 use cenote_layout::at_rest::{
     AtRestHeader, INCOMPAT_INHERITED, Mode, NOTHING_REPLACED, PageSide, Regions, TREE_NONE,
     TREE_SHA256_16, TreeShape,

@@ -106,7 +106,7 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{hex, pattern, sha256_hex};
+    use crate::crypto::testing::{hex, pattern, sha256_hex};
     use aes::cipher::{BlockCipherEncrypt, KeyInit};
     use aes::{Aes256, Block};
 

@@ -1,7 +1,7 @@
 //! What can go wrong with sealed memory. `what` names it as it is to be read in a message: `object
 //! "matrix"`, `puddle 2 of pool "ledger"`.
 
-use cenote_atrest::{AtRestError, PageError, PageFault};
+use crate::crypto::{AtRestError, PageError, PageFault};
 use cenote_layout::error_kind::ErrorKind;
 use cenote_medium::MediumError;
 use std::io;

@@ -21,9 +21,9 @@
 //! same ones until the next random bytes. A forked child cannot make any: it does not have the
 //! keys.
 
-use crate::data_key::Keys;
-use crate::error::{PageError, PageFault};
-use crate::tree::{self, Digest, is_zero};
+use crate::crypto::data_key::Keys;
+use crate::crypto::error::{PageError, PageFault};
+use crate::crypto::tree::{self, Digest, is_zero};
 use cenote_layout::at_rest::{Mode, PageSide};
 use cenote_layout::id::Uuid;
 use cenote_sys::secret::Secret;
@@ -299,7 +299,7 @@ fn page_of(side: &PageSide) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::pattern;
+    use crate::crypto::testing::pattern;
     use cenote_sys::secret::Locking;
     use std::collections::HashSet;
 

@@ -19,8 +19,8 @@
 //!
 //! All keys of an object lie in one [`Secret`], which is one locked page.
 
-use crate::cipher::{CipherFailed, aegis, xts};
-use crate::error::UnwrapError;
+use crate::crypto::cipher::{CipherFailed, aegis, xts};
+use crate::crypto::error::UnwrapError;
 use aes_gcm_siv::aead::{AeadInOut, KeyInit};
 use aes_gcm_siv::{Aes256GcmSiv, Nonce};
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -281,7 +281,7 @@ fn expand(hkdf: &Hkdf<Sha256>, label: &[u8], out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::hex;
+    use crate::crypto::testing::hex;
 
     /// RFC 5869, A.1.
     #[test]
