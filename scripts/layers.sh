@@ -15,6 +15,8 @@
 #   8. page rights change in cenote-protect alone, beside cenote-sys and the simulated medium;
 #   9. a module `kernel` needs no other module of its crate, and names nothing of cenote-atrest and
 #      cenote-shadow, but for the key in options and the causes of errors.
+#  10. layouts of heaps are known to the heaps: what moves, archives, maps or hosts pools names none
+#      of their structures (crates/cenote-structure/src/heaps.rs lists both).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -6,8 +6,8 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::archive::{ArchiveEntry, LeftEntry, PoolEntry, PuddleEntry};
 use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX, PoolMode};
-use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::outline;
 use cenote_layout::puddle::header_space;
 use cenote_layout::types::TypeRecord;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -144,7 +144,7 @@ impl Manifest {
             if pool.at_rest != AtRest::None && pool.mode != PoolMode::Shadowed {
                 return bad("it is protected at rest, which no pool in direct mode is");
             }
-            if HeapGeometry::new(pool.puddle_size, true).is_none()
+            if !outline::has_room(pool.puddle_size, true)
                 || !pool.puddle_size.is_multiple_of(PAGE_SIZE)
             {
                 return bad("no puddle can have the size of its first one");
@@ -184,7 +184,7 @@ impl Manifest {
             }
             if !puddle.size.is_multiple_of(PAGE_SIZE)
                 || puddle.size > 1 << 46
-                || HeapGeometry::new(puddle.size, puddle.index == 0).is_none()
+                || !outline::has_room(puddle.size, puddle.index == 0)
             {
                 return bad("no puddle can have its size");
             }

@@ -7,7 +7,7 @@
 //! among the roots; looking changes nothing; values that are none are found inside the puddle.
 
 use crate::input::{Input, Random};
-use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
+use cenote_layout::catalog::{HeapKind, MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState, mark};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::moves::Moves;
@@ -203,7 +203,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
     };
     let all_blocks = puddle.index == 0;
     let (moves, types) = (Arc::new(moves), Arc::new(types));
-    let job = RewriteJob { puddle, from: OLD, moves, types, all_blocks, blocks: None };
+    let (heap, blocks) = (HeapKind::Traced, None);
+    let job = RewriteJob { puddle, heap, from: OLD, moves, types, all_blocks, blocks };
     let before = image.clone();
     values(&image, &puddle, &job.types);
     let looked = image::for_each_pointer(&mut image, &puddle, &job.types, &mut |found| {

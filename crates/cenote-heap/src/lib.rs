@@ -10,6 +10,7 @@
 //!   measurements;
 //! * [`block`], [`class`], [`heap`], [`capability`], [`trace`], [`report`], [`error`]: a
 //!   caller's interface;
+//! * [`image`], and `image_codec` ([`PoolImages`]): what puddles hold that no heap uses;
 //! * `robust`, [`locks`], `exclusion`: locks between processes, which die with their owner;
 //! * `sync`: the atomics, so that a model checker runs the same code (`tests/interleavings.rs`).
 //!
@@ -25,6 +26,8 @@ pub mod error;
 mod error_kinds;
 mod exclusion;
 pub mod heap;
+pub mod image;
+mod image_codec;
 pub mod locks;
 pub mod logged;
 mod logged_error;
@@ -33,7 +36,6 @@ mod pool;
 mod pool_backing;
 mod pool_heap;
 mod reach;
-mod read_image;
 pub mod report;
 mod robust;
 mod roots;
@@ -54,6 +56,7 @@ pub use error::{
 };
 pub use exclusion::Exclusion;
 pub use heap::{Heap, Inspect};
+pub use image_codec::PoolImages;
 pub use memory::{DurabilityCounts, MemoryBacking, MemoryOptions};
 pub use pool_backing::PoolBacking;
 pub use pool_heap::{Capability, PoolHeap};

@@ -81,6 +81,17 @@ impl PoolHeap {
         }
     }
 
+    /// The heap itself: its calls do not choose between kinds any more (decision 369).
+    #[must_use]
+    #[inline]
+    pub fn as_kind(&self) -> &dyn Heap {
+        match self {
+            Self::Traced(heap) => heap,
+            Self::Logged(heap) => heap,
+            Self::Wear(heap) => &**heap,
+        }
+    }
+
     /// The heap, if it is a traced one.
     #[must_use]
     #[inline]

@@ -119,6 +119,16 @@ impl HeapKind {
             Self::Wear { wait_ms } => wait_ms <= crate::wear::WAIT_MS_MAX,
         }
     }
+
+    /// Whether a heap can use a puddle of `size` bytes, however large: a wear heap counts lines
+    /// with 32 bits.
+    #[must_use]
+    pub const fn can_use(self, size: u64) -> bool {
+        match self {
+            Self::Traced | Self::Logged => true,
+            Self::Wear { .. } => size / crate::wear::WEAR_LINE <= u32::MAX as u64,
+        }
+    }
 }
 
 /// Longest wait of [`DataProtection::Deferred`]: a minute.

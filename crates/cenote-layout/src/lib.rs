@@ -34,6 +34,7 @@ pub mod logged;
 pub mod mark;
 pub mod moves;
 pub mod object;
+pub mod outline;
 pub mod pointer;
 pub mod puddle;
 pub mod root;

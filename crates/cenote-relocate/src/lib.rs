@@ -8,9 +8,10 @@
 //! | this crate | which words are pointers, and their new values |
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
-//! ([`image`]); of a puddle of a logged heap or a wear heap also over the list of the pool's
-//! blocks, because other puddles say which it has, or how that is read. The store calls it, as
-//! [`PointerRewriter`], when a thread touches a pending puddle. No application's code is involved.
+//! ([`image`]); where blocks and roots lie, the heap says ([`cenote_heap::PoolImages`]), by the
+//! puddle or by a list of the pool's blocks. No layout of a heap is known here. The store calls it,
+//! as [`PointerRewriter`], when a thread touches a pending puddle. No application's code is
+//! involved.
 //! `OpenOptions::relocation` has the rewriter; crate `cenote` sets it.
 //!
 //! [`cenote_store::Store::begin_import`] takes foreign puddles in,
@@ -39,6 +40,7 @@
 pub mod archiving;
 pub mod image;
 
+use cenote_heap::PoolImages;
 use cenote_layout::catalog::{HeapKind, PuddleRecord};
 use cenote_store::StoreError;
 use cenote_store::relocate::{
@@ -66,13 +68,17 @@ unsafe impl Rewriter for PointerRewriter {
         image::repeatable(image, job)
     }
 
+    fn described(&self, job: &RewriteJob) -> u64 {
+        PoolImages::described(job.heap, &job.puddle)
+    }
+
     fn blocks(
         &self,
         heap: HeapKind,
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Result<PoolBlocks, String>, StoreError> {
-        let found = image::blocks_apart(heap, puddles, read)?;
+        let found = PoolImages::blocks(heap, puddles, read)?;
         Ok(found.map(Option::unwrap_or_default))
     }
 
@@ -82,10 +88,7 @@ unsafe impl Rewriter for PointerRewriter {
         puddles: &[PuddleRecord],
         read: ReadPuddle<'_>,
     ) -> Result<Vec<u32>, StoreError> {
-        match heap {
-            HeapKind::Logged => cenote_heap::logged::metadata_puddles_in(puddles, read),
-            HeapKind::Traced | HeapKind::Wear { .. } => Ok(Vec::new()),
-        }
+        PoolImages::metadata_puddles(heap, puddles, read)
     }
 }
 

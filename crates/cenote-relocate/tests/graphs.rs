@@ -211,6 +211,7 @@ fn job(
 ) -> RewriteJob {
     RewriteJob {
         puddle: PuddleRecord { addr: puddle.addr + distance, ..*puddle },
+        heap: HeapKind::Traced,
         from: puddle.addr,
         moves: Arc::clone(moves),
         types: Arc::clone(types),
@@ -349,6 +350,7 @@ fn begun_again(random: &mut Random, heap: HeapKind, distance: u64) -> Result<u64
     for puddle in &graph.puddles {
         let old = &original[&puddle.uuid];
         let mut work = job(puddle, distance, &moves, &types);
+        work.heap = heap;
         if heap != HeapKind::Traced {
             work.blocks = Some(Arc::new(blocks_of(&graph, &original, puddle.pool, heap)?));
         }

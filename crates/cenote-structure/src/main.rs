@@ -1,9 +1,11 @@
 //! Checks rules that the compiler does not: import cycles between modules, kernels that need
-//! nothing above them, programs that ship with planted bugs, changes of page rights, the picture of
-//! the crates, references to decisions, and sizes.
+//! nothing above them, programs that ship with planted bugs, changes of page rights, layouts of
+//! heaps that are named outside of them, the picture of the crates, references to decisions, and
+//! sizes.
 
 mod cycles;
 mod decisions;
+mod heaps;
 mod imports;
 mod kernels;
 mod picture;
@@ -26,8 +28,9 @@ usage: cenote-structure COMMAND, from the repository's root
   check           compare import cycles with scripts/cycles.txt, ARCHITECTURE.md's picture with
                   the manifests, and references to decisions with docs/decisions; find what a
                   module `kernel` needs of other modules of its crate, or of the crates of sealed
-                  pages and of psyncs, what changes page rights beside cenote-protect, and programs
-                  that ship and do not refuse planted bugs; status 1 if they differ, or there is any
+                  pages and of psyncs, what changes page rights beside cenote-protect, what names
+                  layouts of heaps beside them, and programs that ship and do not refuse planted
+                  bugs; status 1 if they differ, or there is any
   table           print, for each crate and each folder in one, its modules and
                   lines, and those in import cycles
   imports CRATE   print which module of a crate, or of a folder in it, imports which
@@ -108,6 +111,7 @@ fn check() -> Result<(), String> {
     let all: Vec<_> = modules.iter().flat_map(|(name, modules)| units(name, modules)).collect();
     wrong.extend(modules.iter().flat_map(|(name, modules)| kernels::wrong(name, modules)));
     wrong.extend(modules.iter().flat_map(|(name, modules)| rights::wrong(name, modules)));
+    wrong.extend(modules.iter().flat_map(|(name, modules)| heaps::wrong(name, modules)));
     for (name, imports) in &all {
         wrong.extend(cycles::compare(name, &cycles::cycles(imports), &list));
     }

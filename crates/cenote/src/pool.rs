@@ -355,7 +355,7 @@ impl Pool {
     #[inline]
     pub unsafe fn raw_heap(&self) -> &dyn Heap {
         local::note_used(&self.inner.store);
-        &self.inner.heap
+        self.inner.heap.as_kind()
     }
 }
 

@@ -73,8 +73,8 @@ mod tests {
             size,
         };
         let (moves, types) = (Arc::new(Moves::default()), Arc::new(TypeTable::default()));
-        let job =
-            RewriteJob { puddle, from: 1 << 42, moves, types, all_blocks: false, blocks: None };
+        let (heap, from, all_blocks, blocks) = (HeapKind::Traced, 1 << 42, false, None);
+        let job = RewriteJob { puddle, heap, from, moves, types, all_blocks, blocks };
         let careful = Careful(Panics);
         assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
         let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");

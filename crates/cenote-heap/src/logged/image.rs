@@ -13,7 +13,7 @@
 use super::error::{Damage, LoggedError, SubHeapError};
 use super::members::{LoggedHeap, LoggedOptions};
 use crate::backing::{Backing, BackingError, Extent};
-use crate::read_image::{ReadImage, is_empty};
+use crate::image::{ImageBytes, ImageCodec, ImageRefused, ReadImage, is_empty, roots_behind};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::logged::{
     CELL_SIZE, Cell, LoggedHeader, PARTS_MAX, PARTS_OFFSET, PartEntry, RawCell, SUB_HEAPS_MAX,
@@ -48,16 +48,43 @@ pub fn blocks_in<E>(
     Ok(copy.blocks())
 }
 
+/// Reads the images of logged heaps. In metadata nothing is to be rewritten but roots: cells name
+/// units and numbers of puddles.
+pub(crate) struct LoggedImages;
+
+impl ImageCodec for LoggedImages {
+    fn blocks<E>(
+        puddles: &[PuddleRecord],
+        read: ReadImage<'_, E>,
+    ) -> Result<Result<Option<PoolBlocks>, ImageRefused>, E> {
+        Ok(blocks_in(puddles, read)?.map(Some).map_err(|refused| refused.to_string()))
+    }
+
+    fn metadata_puddles<E>(
+        puddles: &[PuddleRecord],
+        read: ReadImage<'_, E>,
+    ) -> Result<Vec<u32>, E> {
+        metadata_puddles_in(puddles, read)
+    }
+
+    fn described(puddle: &PuddleRecord) -> u64 {
+        let header = if puddle.index == 0 { PAGE_SIZE } else { 0 };
+        puddle.size.min(header_space(puddle.size) + header)
+    }
+
+    fn roots<B: ImageBytes>(puddle: &PuddleRecord, bytes: &B) -> Result<Option<u64>, B::Error> {
+        let mut room = Vec::new();
+        let page = bytes.lend(header_space(puddle.size), PAGE_SIZE, &mut room)?;
+        let header = header::read::<LoggedHeader>(page, true);
+        let guards = header.map_or(1, |header: LoggedHeader| header.guards);
+        Ok(roots_behind(puddle, LoggedHeader::roots_at(guards)))
+    }
+}
+
 /// The numbers of the puddles that hold metadata and no block, and are to have that role: none of a
 /// heap without guard pages, whose puddles all have the role of blocks. Nothing is checked but what
 /// names them; damage is said when the heap is opened.
-///
-/// # Errors
-/// What `read` says.
-pub fn metadata_puddles_in<E>(
-    puddles: &[PuddleRecord],
-    read: ReadImage<'_, E>,
-) -> Result<Vec<u32>, E> {
+fn metadata_puddles_in<E>(puddles: &[PuddleRecord], read: ReadImage<'_, E>) -> Result<Vec<u32>, E> {
     let Ok(mut copy) = Copy::of(puddles) else { return Ok(Vec::new()) };
     copy.fill(puddles, read)?;
     let Named { guards, metadata, data } = copy.named;

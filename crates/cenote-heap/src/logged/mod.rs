@@ -60,12 +60,12 @@ mod transaction;
 mod undo;
 mod used_tickets;
 
-pub use crate::read_image::ReadImage;
 pub use cenote_protect::Protection;
 pub use check::SubHeapReport;
 pub use data::Region;
 pub use error::{AllocRefused, Damage, FreeRefused, LogFull, LoggedError, SubHeapError};
-pub use image::{blocks_in, metadata_puddles_in};
+pub(crate) use image::LoggedImages;
+pub use image::blocks_in;
 pub use levels::RemoveFailed;
 pub use make::{Recovered, SubHeapPlace};
 pub use members::{LoggedHeap, LoggedOptions};

@@ -5,9 +5,9 @@
 //! the variants of [`Claim`].
 
 use super::anchor;
+use super::descriptor::SaidUse;
 use super::superblock::{PuddleHeap, is_tiny_class};
-use crate::class::{blocks_per_superblock, class_size};
-use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState};
+use cenote_layout::heap::Descriptor;
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::peek;
@@ -47,36 +47,18 @@ fn claim_of(puddle: &PuddleHeap, i: u32) -> Claim {
         return Claim::Metadata;
     }
     let Some(d) = puddle.settled_descriptor(i) else { return Claim::Free };
-    if !d.is_valid() {
-        return Claim::Invalid("checksum does not fit");
-    }
-    let whole = u64::from(puddle.superblocks() - i);
-    match SuperblockState::from_u32(d.state) {
-        Some(SuperblockState::Free | SuperblockState::Hole) => {
-            match is_marked_all_the_same(puddle, i, &d) {
-                true => Claim::Invalid("it says that nothing is here, and marks say otherwise"),
-                false => Claim::Free,
-            }
+    let usable = u64::from(puddle.first_usable())..u64::from(puddle.superblocks());
+    match SaidUse::of(&d, u64::from(i), &usable) {
+        SaidUse::Free | SaidUse::Hole => match is_marked_all_the_same(puddle, i, &d) {
+            true => Claim::Invalid("it says that nothing is here, and marks say otherwise"),
+            false => Claim::Free,
+        },
+        SaidUse::Small { class, type_id } => Claim::Small { class, type_id },
+        SaidUse::Head { span, bytes, type_id } => {
+            Claim::Large { span: span as u32, bytes, type_id }
         }
-        Some(SuperblockState::Small | SuperblockState::SmallCut) => {
-            if blocks_per_superblock(d.class) == 0 || class_size(d.class) != d.block_size {
-                return Claim::Invalid("size class and block size do not fit");
-            }
-            Claim::Small { class: d.class, type_id: d.type_id }
-        }
-        Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
-            if d.span >= 1
-                && d.span <= whole
-                && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
-        {
-            Claim::Large { span: d.span as u32, bytes: d.block_size, type_id: d.type_id }
-        }
-        Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
-            if d.span >= 1 && d.span <= u64::from(i - puddle.first_usable()) =>
-        {
-            Claim::Tail { distance: d.span as u32, valid: true }
-        }
-        _ => Claim::Invalid("state or span cannot be"),
+        SaidUse::Tail { distance } => Claim::Tail { distance: distance as u32, valid: true },
+        SaidUse::Invalid(reason) => Claim::Invalid(reason),
     }
 }
 

@@ -10,9 +10,10 @@
 //! * the kernel over atomic words, which a model checker runs too: `anchor` (who has a superblock),
 //!   `list` (superblocks with free blocks), `marks` (who has a block), `runs` (free superblocks),
 //!   `gate` (keeps all from slow paths for a moment);
-//! * what lies on media: `geometry`, `line` (a descriptor), `superblock` (a puddle, and the one
-//!   store that decides), `claims` (what descriptors say together), `survey` (what marks say
-//!   together), `adopt` (what an opener makes of both);
+//! * what lies on media: `descriptor` (what one says), `geometry`, `line` (a descriptor in use),
+//!   `superblock` (a puddle, and the one store that decides), `claims` (what descriptors say
+//!   together), `survey` (what marks say together), `adopt` (what an opener makes of both), `image`
+//!   (the same of puddles that no heap uses);
 //! * `members`: the processes that share the heap (RAL-8);
 //! * `held` (what a thread that traces has locked), `cache` (a thread's blocks), `puddles`, `trace`
 //!   (what roots reach), `record` (what stood in blocks before they changed), and `state`, which
@@ -36,11 +37,13 @@ mod cache;
 mod claims;
 mod condemn;
 mod damage;
+mod descriptor;
 mod gate;
 mod geometry;
 mod grow;
 mod guarding;
 mod held;
+mod image;
 mod large;
 mod line;
 mod list;
@@ -68,6 +71,7 @@ mod unreached;
 
 pub use alloc::ALIGN_MAX;
 pub use held::is_helper;
+pub(crate) use image::TracedImages;
 pub(crate) use members::turn_word;
 pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use state::TracedHeap;

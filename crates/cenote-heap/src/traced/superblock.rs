@@ -53,6 +53,7 @@
 //! caches, in a [`crate::Block`].
 
 use super::anchor;
+use super::descriptor::says_used;
 use super::geometry::Geometry;
 use super::line::{BlockList, DescriptorLine, PuddleLines};
 use super::marks;
@@ -303,11 +304,7 @@ impl PuddleHeap {
     /// Whether marks say that something is allocated in a superblock of any class, or one of
     /// them is illegal.
     pub(crate) fn has_marks(&self, number: u32) -> bool {
-        let says = |byte: &AtomicU8| match mark::meaning(byte.load(Ordering::Acquire)) {
-            Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny)
-            | None => true,
-            Some(_) => false,
-        };
+        let says = |byte: &AtomicU8| says_used(byte.load(Ordering::Acquire));
         let marks = self.outer_marks(number);
         !marks::all(marks, mark::FREE) && marks.iter().any(says)
     }

@@ -12,13 +12,16 @@
 use super::error::WearError;
 use super::headers::{SegmentFound, TableLine, read_segment, read_table_line};
 use super::lines::LineSource;
-use crate::read_image::{ReadImage, is_empty};
+use crate::image::{
+    ImageBytes, ImageCodec, ImageContents, ImageRefused, ReadImage, is_empty, listed, roots_behind,
+};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::puddle::header_space;
 use cenote_layout::wear::{LineWords, WEAR_LINE, WearGeometry, WearHeader, WearRecord};
 use cenote_layout::{PAGE_SIZE, header};
 use cenote_store::relocate::PoolBlocks;
 use core::cell::RefCell;
+use core::convert::Infallible;
 
 /// Bytes that are read at a time.
 const STEP: u64 = 64 << 10;
@@ -59,6 +62,49 @@ pub fn blocks_in<E>(
         }
     }
     Ok(Ok(blocks))
+}
+
+/// Reads the images of wear heaps. Headers name lines and numbers of puddles: of metadata, roots
+/// alone are to be rewritten.
+pub(crate) struct WearImages;
+
+impl ImageCodec for WearImages {
+    fn blocks<E>(
+        puddles: &[PuddleRecord],
+        read: ReadImage<'_, E>,
+    ) -> Result<Result<Option<PoolBlocks>, ImageRefused>, E> {
+        Ok(blocks_in(puddles, read)?.map(Some).map_err(|refused| refused.to_string()))
+    }
+
+    /// The root puddle has the key of all headers, so its own tell its blocks; of others nothing
+    /// is read.
+    fn described(puddle: &PuddleRecord) -> u64 {
+        if puddle.index == 0 { puddle.size } else { header_space(puddle.size) }
+    }
+
+    fn roots<B: ImageBytes>(puddle: &PuddleRecord, _: &B) -> Result<Option<u64>, B::Error> {
+        Ok(roots_behind(puddle, WearHeader::ROOTS))
+    }
+
+    /// A root puddle that is protected is sealed anew before the list of the pool's blocks can be
+    /// read: its own headers count.
+    fn contents(
+        image: &[u8],
+        puddle: &PuddleRecord,
+        blocks: Option<&PoolBlocks>,
+    ) -> Result<ImageContents, ImageRefused> {
+        if puddle.index != 0 {
+            return listed::<Self>(image, puddle, blocks);
+        }
+        let read: ReadImage<'_, Infallible> = &mut |_, offset, bytes| {
+            let held = image.get(offset as usize..).unwrap_or_default();
+            bytes.iter_mut().zip(held).for_each(|(byte, held)| *byte = *held);
+            Ok(())
+        };
+        let Ok(own) = blocks_in(core::slice::from_ref(puddle), read);
+        let own = own.map_err(|refused| refused.to_string())?;
+        listed::<Self>(image, puddle, Some(&own))
+    }
 }
 
 /// Lists the allocated blocks of a puddle.

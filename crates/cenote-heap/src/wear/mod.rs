@@ -37,6 +37,7 @@ pub use alloc::{WEAR_BLOCK_MAX, block_size};
 pub use beside::ScannedHeap;
 pub use clock::WearClock;
 pub use error::{WearDamage, WearError};
+pub(crate) use image::WearImages;
 pub use image::blocks_in;
 pub use look::{WearReport, WearStats};
 pub use scan::WearProgress;

@@ -24,6 +24,7 @@ use super::scan::{
 };
 use super::{ArchivingError, OnArchiving, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
+use cenote_heap::PoolImages;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::archive::CHUNK_LEN_MAX;
 use cenote_layout::catalog::{AtRest, LeaseRecord, PoolRecord, PuddleRecord};
@@ -232,13 +233,14 @@ impl TakenPools {
         };
         let puddles: Vec<PuddleRecord> = source.puddles.iter().map(|(puddle, _)| *puddle).collect();
         let pool = (source.record.name.as_str(), source.record.heap);
-        let apart = described_apart(pool, &puddles, &mut |puddle, offset, bytes| {
+        let list = described_apart(pool, &puddles, &mut |puddle, offset, bytes| {
             read((puddle, &open(puddle)?), offset, bytes)
         })?;
+        let images = PoolImages::new(source.record.heap, list.as_ref());
         for puddle in &puddles {
             let file = open(puddle)?;
             let bytes = |offset: u64, bytes: &mut [u8]| read((puddle, &file), offset, bytes);
-            let body = Body { bytes: &bytes, puddle, apart: apart.as_ref() };
+            let body = Body { bytes: &bytes, puddle, images };
             PuddleScan { body, world, pointers }.run(&mut self.found)?;
             tell(progress, 0, 0)?;
         }

@@ -1,30 +1,24 @@
 //! Scans a heap puddle, by its file, or by an open pool that is protected at rest: for the types of
 //! its blocks, and for pointers to other pools.
 //!
-//! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type
-//! lie, marks which of them are allocated (of other heaps a list of the pool's blocks says both),
-//! and the types' pointer maps where the pointers are. Blocks without a type are not looked at:
-//! what is in them may be pointers or not.
+//! Nothing is mapped, and the application is not asked: the heap says where blocks of which type
+//! lie ([`PoolImages`]), and the types' pointer maps where the pointers are. Blocks without a type
+//! are not looked at: what is in them may be pointers or not.
 //!
-//! Superblocks are read one at a time, and of a large block as many values as fit into [`STEP`], so
-//! memory is bounded by that and by the size of one value.
+//! Blocks that lie side by side are read together, and of a large block as many values as fit into
+//! [`STEP`], so memory is bounded by that and by the size of one value.
 
 use super::ArchivingError;
-use crate::image::{blocks_apart, roots_at};
-use cenote_heap::logged::ReadImage;
-use cenote_layout::PAGE_SIZE;
+use cenote_heap::PoolImages;
+use cenote_heap::image::{HeldBlocks, ReadImage};
 use cenote_layout::catalog::{HeapKind, PuddleRecord};
-use cenote_layout::heap::{
-    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
-    blocks_of, is_tiny, mark,
-};
+use cenote_layout::heap::{ROOT_COUNT, RootSlot};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_heap, decode_relative};
-use cenote_layout::puddle::header_space;
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_layout::values::Values;
 use cenote_medium::planted::{Bug, PointerBug, planted};
-use cenote_store::relocate::{BlockRun, PoolBlocks, TypeTable};
+use cenote_store::relocate::{PoolBlocks, TypeTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -33,7 +27,7 @@ use zerocopy::FromBytes;
 const STEP: u64 = 1 << 20;
 
 /// Reads bytes of a puddle's body.
-pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ArchivingError>;
+pub(super) type ReadAt<'a> = cenote_heap::image::ReadAt<'a, ArchivingError>;
 
 /// The list of the blocks of a pool whose puddles do not describe their own. `read` reads what the
 /// puddle of a number holds.
@@ -43,7 +37,7 @@ pub(super) fn described_apart(
     read: ReadImage<'_, ArchivingError>,
 ) -> Result<Option<PoolBlocks>, ArchivingError> {
     let damaged = |detail: String| ArchivingError::Damaged { pool: pool.into(), detail };
-    blocks_apart(heap, puddles, read)?.map_err(damaged)
+    PoolImages::blocks(heap, puddles, read)?.map_err(damaged)
 }
 
 /// What the scan needs to know of a store.
@@ -88,31 +82,13 @@ pub(super) struct FoundReferences {
     pub(super) foreign: BTreeMap<PoolId, (u64, TypeId)>,
 }
 
-/// Whether a mark says that its block's contents count. Condemned blocks may come back.
-fn is_kept(mark: &u8) -> bool {
-    matches!(*mark, mark::ALLOCATED | mark::CONDEMNED)
-}
-
-/// Allocated blocks that lie side by side, in a superblock or a run; or one by itself.
-pub(super) struct HeldBlocks {
-    /// Offset of the first block's place in the puddle.
-    pub(super) base: u64,
-    /// Bytes of a block.
-    pub(super) size: u64,
-    pub(super) type_id: TypeId,
-    /// Whether it is one block, which may have any size.
-    pub(super) large: bool,
-    /// Which blocks are allocated, by number: at least one.
-    pub(super) kept: Vec<bool>,
-}
-
 /// The heap puddle that is looked at, in a file or in an open pool.
 pub(super) struct Body<'a> {
     /// Reads what the puddle holds, from an offset on.
     pub(super) bytes: ReadAt<'a>,
     pub(super) puddle: &'a PuddleRecord,
-    /// The list of its pool's blocks, if the puddle does not describe its own.
-    pub(super) apart: Option<&'a PoolBlocks>,
+    /// Where blocks lie in it.
+    pub(super) images: PoolImages<'a>,
 }
 
 impl Body<'_> {
@@ -121,77 +97,13 @@ impl Body<'_> {
         (self.bytes)(offset, bytes)
     }
 
-    /// Calls `visit` for all that is allocated, as descriptors and marks say. Nothing in them is
-    /// believed beyond that: what `visit` gets lies in the puddle.
+    /// Calls `visit` for all that is allocated, as the heap says. What `visit` gets lies in the
+    /// puddle.
     pub(super) fn each_held(
         &self,
-        visit: &mut dyn FnMut(&HeldBlocks) -> Result<(), ArchivingError>,
+        visit: &mut dyn FnMut(&HeldBlocks<'_>) -> Result<(), ArchivingError>,
     ) -> Result<(), ArchivingError> {
-        if let Some(blocks) = self.apart {
-            return blocks.of(self.puddle.index).iter().try_for_each(|run| visit(&held_in(run)));
-        }
-        let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
-            return Ok(());
-        };
-        let many = STEP / MARKS_SIZE;
-        let (mut descriptors, mut marks) = (Vec::new(), Vec::new());
-        for from in (geometry.first_usable..geometry.superblocks).step_by(many as usize) {
-            let count = many.min(geometry.superblocks - from);
-            let line = size_of::<Descriptor>() as u64;
-            self.read(geometry.descriptors + from * line, count * line, &mut descriptors)?;
-            self.read(geometry.marks + from * MARKS_SIZE, count * MARKS_SIZE, &mut marks)?;
-            let each = descriptors
-                .chunks_exact(line as usize)
-                .zip(marks.chunks_exact(MARKS_SIZE as usize));
-            for (number, (descriptor, marks)) in each.enumerate() {
-                let Ok(descriptor) = Descriptor::read_from_bytes(descriptor) else { continue };
-                if let Some(held) =
-                    self.held(from + number as u64, &geometry, &descriptor, marks)?
-                {
-                    visit(&held)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn held(
-        &self,
-        number: u64,
-        geometry: &HeapGeometry,
-        descriptor: &Descriptor,
-        marks: &[u8],
-    ) -> Result<Option<HeldBlocks>, ArchivingError> {
-        let state = SuperblockState::from_u32(descriptor.state);
-        let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
-        let large =
-            matches!(state, Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut));
-        let (base, size, type_id) =
-            (number * SUPERBLOCK_SIZE, descriptor.block_size, descriptor.type_id);
-        if !descriptor.is_valid() || size == 0 || !(small || large) {
-            return Ok(None);
-        }
-        if large {
-            let span = size.div_ceil(SUPERBLOCK_SIZE);
-            let fits = number.saturating_add(span) <= geometry.superblocks;
-            let kept = fits && marks.first().is_some_and(is_kept);
-            return Ok(kept.then(|| HeldBlocks { base, size, type_id, large, kept: vec![true] }));
-        }
-        if size > SUPERBLOCK_SIZE {
-            return Ok(None);
-        }
-        let tiny = is_tiny(size);
-        if !tiny && !marks.iter().any(is_kept) {
-            return Ok(None);
-        }
-        let count = blocks_of(size) as usize;
-        let mut own = Vec::new();
-        if tiny {
-            self.read(geometry.marks_at(number, size), count as u64, &mut own)?;
-        }
-        let marks = if tiny { &own[..] } else { marks };
-        let kept: Vec<bool> = marks.get(..count).unwrap_or_default().iter().map(is_kept).collect();
-        Ok(kept.contains(&true).then_some(HeldBlocks { base, size, type_id, large, kept }))
+        self.images.each_held(self.puddle, self.bytes, visit)
     }
 
     /// Calls `visit` with the bytes of the allocated blocks: the block's offset in the puddle, the
@@ -200,17 +112,18 @@ impl Body<'_> {
     /// not, its value.
     pub(super) fn each_block(
         &self,
-        held: &HeldBlocks,
+        held: &HeldBlocks<'_>,
         value: u64,
         repeats: bool,
         bytes: &mut Vec<u8>,
         visit: &mut dyn FnMut(u64, u64, &[u8]),
     ) -> Result<(), ArchivingError> {
         let HeldBlocks { base, size, .. } = *held;
-        if !held.large {
+        // One by itself may have any size.
+        if held.kept.len() > 1 {
             self.read(base, held.kept.len() as u64 * size, bytes)?;
             for ((block, kept), bytes) in
-                (0u64..).zip(&held.kept).zip(bytes.chunks_exact(size as usize))
+                (0u64..).zip(held.kept).zip(bytes.chunks_exact(size as usize))
             {
                 if *kept {
                     visit(base + block * size, 0, bytes);
@@ -233,14 +146,6 @@ impl Body<'_> {
     }
 }
 
-/// The blocks of a run.
-fn held_in(run: &BlockRun) -> HeldBlocks {
-    let BlockRun { offset: base, size, used, type_id } = *run;
-    let kept: Vec<bool> = (0..run.count()).map(|i| used >> i & 1 == 1).collect();
-    // One by itself is read as a large one: it may be.
-    HeldBlocks { base, size, type_id, large: kept.len() == 1, kept }
-}
-
 /// One puddle that is looked at.
 pub(super) struct PuddleScan<'a> {
     pub(super) body: Body<'a>,
@@ -252,12 +157,7 @@ pub(super) struct PuddleScan<'a> {
 impl PuddleScan<'_> {
     /// Adds what is in the puddle to `found`.
     pub(super) fn run(&self, found: &mut FoundReferences) -> Result<(), ArchivingError> {
-        let size = self.body.puddle.size;
-        let roots = match self.body.apart {
-            None => HeapGeometry::new(size, true).map(|geometry| geometry.roots),
-            Some(_) => self.roots_of_logged(size)?,
-        };
-        if let Some(roots) = roots.filter(|_| self.body.puddle.index == 0) {
+        if let Some(roots) = self.body.images.roots(self.body.puddle, self.body.bytes)? {
             self.roots(roots, found)?;
         }
         let mut bytes = Vec::new();
@@ -279,15 +179,6 @@ impl PuddleScan<'_> {
                 },
             )
         })
-    }
-
-    /// Where the roots of a heap that is described apart lie, by its header.
-    fn roots_of_logged(&self, size: u64) -> Result<Option<u64>, ArchivingError> {
-        let mut header = Vec::new();
-        if self.body.puddle.index == 0 {
-            self.body.read(header_space(size), PAGE_SIZE, &mut header)?;
-        }
-        Ok(roots_at(size, &header))
     }
 
     fn roots(&self, roots: u64, found: &mut FoundReferences) -> Result<(), ArchivingError> {
@@ -372,7 +263,6 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use cenote_layout::puddle::Role;
-    use zerocopy::IntoBytes;
 
     fn puddle(pool: u64, addr: u64) -> PuddleRecord {
         PuddleRecord {
@@ -420,6 +310,5 @@ mod tests {
             assert!(!is_zero(&page), "{at}");
             page[at] = 0;
         }
-        assert!(Descriptor::FREE.as_bytes().iter().all(|byte| *byte == 0));
     }
 }

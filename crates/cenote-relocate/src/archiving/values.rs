@@ -12,16 +12,16 @@
 //!
 //! Two passes read each file: one learns which blocks there are, the other looks at values. The
 //! first keeps a bit for each place of a block, at most 1/128 of the pools' bytes. Then collections
-//! are followed from header to header, by superblocks that are kept in memory, [`KEPT_MAX`] at a
-//! time.
+//! are followed from header to header, by pieces that are kept in memory, [`KEPT_MAX`] at a time.
 //!
 //! A pool that is protected at rest is sealed: its values are not looked at. Nor is a value of more
 //! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
 
 use super::ArchivingError;
-use super::scan::{Body, HeldBlocks, ReadAt, described_apart};
+use super::scan::{Body, ReadAt, described_apart};
+use cenote_heap::PoolImages;
+use cenote_heap::image::HeldBlocks;
 use cenote_layout::catalog::{AtRest, HeapKind, PuddleRecord};
-use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::puddle::Role;
@@ -82,8 +82,8 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
         }
     }
     let types = import.types();
-    let (blocks, rules, apart) = (Blocks::default(), rules(&types), BTreeMap::new());
-    let mut look = Look { types, rules, blocks, apart };
+    let (blocks, rules, pools) = (Blocks::default(), rules(&types), BTreeMap::new());
+    let mut look = Look { types, rules, blocks, pools };
     for pool in &manifest.pools {
         look.learn((pool.name.as_str(), pool.heap, pool.old_id), &files)?;
     }
@@ -103,7 +103,8 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
     Err(ArchivingError::Values { pool: found.pool, count, first })
 }
 
-/// The broken rules in one puddle of any content: for tests, which have no archive.
+/// The broken rules in one puddle of a traced heap, of any content: for tests, which have no
+/// archive.
 ///
 /// # Errors
 /// What `read` says.
@@ -113,9 +114,10 @@ pub fn values_in(
     puddle: &PuddleRecord,
     read: ReadAt<'_>,
 ) -> Result<(Stale, Stale), ArchivingError> {
-    let (blocks, rules, apart) = (Blocks::default(), rules(&types), BTreeMap::new());
-    let mut look = Look { types, rules, blocks, apart };
-    look.blocks.learn(&Body { bytes: read, puddle, apart: None })?;
+    let (blocks, rules, pools) = (Blocks::default(), rules(&types), BTreeMap::new());
+    let mut look = Look { types, rules, blocks, pools };
+    let images = PoolImages::new(HeapKind::Traced, None);
+    look.blocks.learn(&Body { bytes: read, puddle, images })?;
     let mut found = FoundValues::default();
     look.at((0, puddle), read, &mut found)?;
     Ok((found.refused, found.stale))
@@ -148,8 +150,9 @@ struct Look {
     types: TypeTable,
     rules: BTreeMap<TypeId, Rules>,
     blocks: Blocks,
-    /// The lists of pools whose puddles do not describe their own blocks.
-    apart: BTreeMap<PoolId, PoolBlocks>,
+    /// The kind of each pool's heap, and the list of its blocks, if puddles do not describe their
+    /// own.
+    pools: BTreeMap<PoolId, (HeapKind, Option<PoolBlocks>)>,
 }
 
 impl Look {
@@ -168,12 +171,20 @@ impl Look {
             let file = own.iter().find(|(own, ..)| own.index == puddle.index);
             file.map_or(Ok(()), |(_, _, file)| read(file)(offset, bytes))
         })?;
+        let images = PoolImages::new(heap, list.as_ref());
         for (puddle, _, file) in own {
-            let (bytes, apart) = (&read(file), list.as_ref());
-            self.blocks.learn(&Body { bytes, puddle, apart })?;
+            self.blocks.learn(&Body { bytes: &read(file), puddle, images })?;
         }
-        self.apart.extend(list.map(|list| (pool, list)));
+        self.pools.insert(pool, (heap, list));
         Ok(())
+    }
+
+    /// Where blocks lie in the puddles of a pool.
+    fn images(&self, pool: PoolId) -> PoolImages<'_> {
+        let known = self.pools.get(&pool);
+        known.map_or(PoolImages::new(HeapKind::Traced, None), |(heap, list)| {
+            PoolImages::new(*heap, list.as_ref())
+        })
     }
 
     fn at(
@@ -182,10 +193,10 @@ impl Look {
         read: ReadAt<'_>,
         found: &mut FoundValues,
     ) -> Result<(), ArchivingError> {
-        let body = Body { bytes: read, puddle, apart: self.apart.get(&puddle.pool) };
+        let body = Body { bytes: read, puddle, images: self.images(puddle.pool) };
         let mut bytes = Vec::new();
         body.each_held(&mut |held| {
-            let blocks = (0..).zip(&held.kept).filter(|(_, kept)| **kept);
+            let blocks = (0..).zip(held.kept).filter(|(_, kept)| **kept);
             let blocks =
                 blocks.map(|(block, _)| puddle.addr.saturating_add(held.base + block * held.size));
             let record = self.types.get(&held.type_id).filter(|record| record.check().is_ok());
@@ -332,7 +343,9 @@ fn no_type(type_id: TypeId, block: u64) -> InvalidValue {
     }
 }
 
-/// Most superblocks that are kept.
+/// Bytes of a piece of a puddle that is kept in memory.
+const PIECE: u64 = 64 << 10;
+/// Most pieces that are kept.
 const KEPT_MAX: usize = 256;
 
 /// The blocks of one pool of an import, in its files.
@@ -355,7 +368,7 @@ impl structures::Blocks for Reader<'_> {
         let mut done = 0;
         while done < bytes.len() {
             let at = addr.saturating_add(done as u64);
-            let (base, within) = (at - at % SUPERBLOCK_SIZE, (at % SUPERBLOCK_SIZE) as usize);
+            let (base, within) = (at - at % PIECE, (at % PIECE) as usize);
             if !self.kept.contains_key(&base) {
                 let Some(loaded) = self.load(base) else { return false };
                 if self.kept.len() >= KEPT_MAX {
@@ -381,7 +394,7 @@ impl Reader<'_> {
             (puddle.addr..puddle.addr.saturating_add(puddle.size)).contains(&base)
         };
         let (puddle, _, file) = self.files.iter().find(here)?;
-        let len = SUPERBLOCK_SIZE.min(puddle.addr + puddle.size - base);
+        let len = PIECE.min(puddle.addr + puddle.size - base);
         let mut bytes = vec![0; len as usize];
         match file.read_exact_at(base - puddle.addr, &mut bytes) {
             Ok(()) => Some(bytes),
@@ -406,14 +419,14 @@ struct Puddle {
     size: u64,
     pool: PoolId,
     /// By the offset of the first.
-    held: BTreeMap<u64, Span>,
+    spans: BTreeMap<u64, Span>,
 }
 
-/// Blocks that lie side by side, or a large one.
+/// Blocks that lie side by side.
 struct Span {
     size: u64,
     type_id: TypeId,
-    large: bool,
+    /// A bit for each.
     kept: Vec<u64>,
 }
 
@@ -428,18 +441,18 @@ enum At {
 
 impl Blocks {
     fn learn(&mut self, body: &Body<'_>) -> Result<(), ArchivingError> {
-        let mut held = BTreeMap::new();
-        body.each_held(&mut |HeldBlocks { base, size, type_id, large, kept }| {
+        let mut spans = BTreeMap::new();
+        body.each_held(&mut |held| {
+            let HeldBlocks { base, size, type_id, kept } = *held;
             let mut bits = vec![0; kept.len().div_ceil(64)];
             for (block, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
                 bits[block / 64] |= 1 << (block % 64);
             }
-            let (size, type_id, large) = (*size, *type_id, *large);
-            held.insert(*base, Span { size, type_id, large, kept: bits });
+            spans.insert(base, Span { size, type_id, kept: bits });
             Ok(())
         })?;
         let PuddleRecord { pool, index, addr, size, .. } = *body.puddle;
-        self.puddles.insert(addr, Puddle { size, pool, held });
+        self.puddles.insert(addr, Puddle { size, pool, spans });
         self.numbers.insert((pool, index), addr);
         Ok(())
     }
@@ -467,16 +480,11 @@ impl Blocks {
         if offset >= puddle.size {
             return None;
         }
-        let (first, span) = puddle.held.range(..=offset).next_back()?;
+        let (first, span) = puddle.spans.range(..=offset).next_back()?;
         let within = offset - first;
-        let start = if span.large {
-            (within < span.size).then_some(addr - within)?
-        } else {
-            let block = within / span.size;
-            let word = span.kept.get((block / 64) as usize);
-            let kept = word.is_some_and(|word| word >> (block % 64) & 1 == 1);
-            kept.then_some(addr - within % span.size)?
-        };
+        let block = within / span.size;
+        let word = span.kept.get((block / 64) as usize)?;
+        let start = (word >> (block % 64) & 1 == 1).then_some(addr - within % span.size)?;
         Some((start, span.type_id, span.size, puddle.pool))
     }
 }

@@ -28,7 +28,6 @@ use super::replace::Image;
 use crate::kernel::interface::rewriter::{RewriteJob, Rewriter};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
-use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_layout::puddle::{COMPAT_SHARES_BLOCKS, PuddleHeader};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, OwnedMedium};
@@ -57,10 +56,7 @@ impl<'a> InPlace<'a> {
             return Ok(None);
         }
         let mut image = Image::itself(file, len)?;
-        // What says where blocks are, and which, lies before the first of them.
-        let geometry = HeapGeometry::new(len, job.puddle.index == 0);
-        let described =
-            geometry.map_or(len, |geometry| geometry.first_usable * SUPERBLOCK_SIZE).min(len);
+        let described = rewriter.described(job).max(PAGE_SIZE).min(len);
         if !image.can_be_read(file, 0, described)? {
             return Ok(None);
         }

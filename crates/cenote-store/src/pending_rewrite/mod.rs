@@ -371,8 +371,9 @@ impl Inner {
         };
         let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
         let all_blocks = state.marks_are_open(record.pool);
+        let heap = Self::heap_of(control, record.pool);
         let (from, blocks) = (pending.from, needs.blocks.clone());
-        Ok(RewriteJob { puddle: *record, from, moves, types, all_blocks, blocks })
+        Ok(RewriteJob { puddle: *record, heap, from, moves, types, all_blocks, blocks })
     }
 
     /// What a file of a puddle that is pending is: its own, or its primary.

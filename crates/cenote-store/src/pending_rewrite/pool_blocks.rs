@@ -40,10 +40,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl Inner {
+    /// The kind of a pool's heap.
+    pub(super) fn heap_of(control: &Control, pool: PoolId) -> HeapKind {
+        control.catalog.state.pools.get(&pool).map_or(HeapKind::Traced, |pool| pool.heap)
+    }
+
     /// Whether the blocks of a pool are described elsewhere than in their puddles.
     pub(crate) fn is_described_apart(control: &Control, pool: PoolId) -> bool {
-        let pool = control.catalog.state.pools.get(&pool);
-        pool.is_some_and(|pool| pool.heap != HeapKind::Traced)
+        Self::heap_of(control, pool) != HeapKind::Traced
     }
 
     /// Learns which blocks a pool has whose puddles are pending, if those do not say it themselves.
@@ -73,7 +77,7 @@ impl Inner {
             return Ok(Err("this program cannot rewrite pointers".into()));
         };
         let state = &control.catalog.state;
-        let heap = state.pools.get(&pool).map_or(HeapKind::Traced, |pool| pool.heap);
+        let heap = Self::heap_of(control, pool);
         let puddles = state.puddles_of(pool);
         // Only private memory was changed.
         catch_unwind(AssertUnwindSafe(|| rewriter.blocks(heap, &puddles, read)))

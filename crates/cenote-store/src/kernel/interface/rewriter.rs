@@ -36,6 +36,12 @@ pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
         None
     }
 
+    /// How many bytes from its start on both of them read of an image before they know where blocks
+    /// are.
+    fn described(&self, job: &RewriteJob) -> u64 {
+        job.puddle.size
+    }
+
     /// The blocks of a pool whose puddles do not describe their own, as the next opener of its heap
     /// finds them. `heap` is its kind, `puddles` are all of the pool, by number; `read` reads what
     /// they hold. As pure as [`Rewriter::rewrite`] besides.
@@ -74,6 +80,8 @@ pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
 pub struct RewriteJob {
     /// The puddle, with its new address.
     pub puddle: PuddleRecord,
+    /// The kind of its pool's heap.
+    pub heap: HeapKind,
     /// The address for which its contents are right.
     pub from: u64,
     /// Where everything went.

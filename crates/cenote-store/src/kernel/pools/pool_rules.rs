@@ -5,9 +5,8 @@ use crate::kernel::interface::report::{Damage, PoolStart};
 use crate::kernel::store::Control;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{HeapKind, POOL_NAME_LEN_MAX};
-use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::PoolId;
-use cenote_layout::wear::WEAR_LINE;
+use cenote_layout::outline;
 
 /// Refuses sizes that no heap puddle can have.
 pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
@@ -18,7 +17,7 @@ pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
     if size > 1 << 46 {
         return bad("that is more than any window has");
     }
-    if HeapGeometry::new(size, root).is_none() {
+    if !outline::has_room(size, root) {
         return bad("there is no room for a heap: take at least 128 KiB, for large puddles more");
     }
     Ok(())
@@ -30,7 +29,7 @@ pub(crate) fn check_heap(name: &str, heap: HeapKind, size: u64) -> Result<(), St
         HeapKind::Wear { wait_ms } if !heap.is_valid() => {
             Err(StoreError::WearWait { name: name.into(), wait_ms })
         }
-        HeapKind::Wear { .. } if u32::try_from(size / WEAR_LINE).is_err() => {
+        HeapKind::Wear { .. } if !heap.can_use(size) => {
             let reason = "a wear heap counts the lines of a puddle with 32 bits: take less than \
                           256 GiB, to which the pool adds as it grows";
             Err(StoreError::PuddleSize { size, reason })

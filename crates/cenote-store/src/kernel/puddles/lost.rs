@@ -37,7 +37,7 @@
 //!
 //! | place | contents | what a reader makes of it |
 //! | --- | --- | --- |
-//! | a descriptor | [`Descriptor::LOST`] | its superblock is out of use; no block begins there |
+//! | a descriptor | [`HeapOutline::fill_lost`] | its superblock is out of use |
 //! | marks | [`LOST_BYTE`] | illegal: neither live nor free, so never handed out |
 //! | hints | the same | candidates, which anchors refuse |
 //! | a root | the same | damaged |
@@ -67,12 +67,11 @@ use crate::kernel::interface::lost_page::LostPage;
 use crate::kernel::superblock::poison::{Poison, Poisoned};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE};
+use cenote_layout::heap::LOST_BYTE;
+use cenote_layout::outline::HeapOutline;
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{bytes, memory};
-use core::ops::Range;
-use zerocopy::IntoBytes;
 
 /// Which pages of a puddle are metadata: only the library reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +107,8 @@ pub(crate) struct Replaceable {
     page: usize,
     /// Where it is in its puddle.
     at: u64,
-    /// Where descriptors lie, in the puddle.
-    descriptors: Range<u64>,
+    /// Where is what in the puddle of a traced heap.
+    outline: Option<HeapOutline>,
     lost: LostPage,
 }
 
@@ -119,22 +118,21 @@ impl Replaceable {
         let (len, root) = (memory::page_bytes(), record.index == 0);
         let page = address & !(len - 1);
         let at = page as u64 - record.addr;
-        let (metadata, descriptors) = match (pages, record.role) {
+        let (metadata, outline) = match (pages, record.role) {
             // Blocks lie in puddles of role heap, but not in the root puddle.
             (MetadataPages::Logged, Role::Heap) if !root => return None,
-            (MetadataPages::Logged, Role::Heap | Role::Metadata) => (record.size, 0..0),
-            (MetadataPages::Until(bytes), Role::Heap) => (bytes.min(record.size), 0..0),
+            (MetadataPages::Logged, Role::Heap | Role::Metadata) => (record.size, None),
+            (MetadataPages::Until(bytes), Role::Heap) => (bytes.min(record.size), None),
             (MetadataPages::Traced, Role::Heap) => {
-                let geometry = HeapGeometry::new(record.size, root)?;
-                let descriptors = geometry.descriptors..geometry.tiny;
-                (geometry.first_usable * SUPERBLOCK_SIZE, descriptors)
+                let outline = HeapOutline::new(record.size, root)?;
+                (outline.metadata_len(), Some(outline))
             }
             _ => return None,
         };
         let (pool, puddle, index) = (record.pool, record.uuid, record.index);
         let lost = LostPage { pool, puddle, index, page: at / PAGE_SIZE };
         let is_metadata = at + len as u64 <= metadata;
-        is_metadata.then_some(Self { page, at, descriptors, lost })
+        is_metadata.then_some(Self { page, at, outline, lost })
     }
 
     /// Poisons the store, and puts memory in the page's place. Whether accesses can succeed now.
@@ -142,7 +140,7 @@ impl Replaceable {
     /// # Safety
     /// It lies in a mapping of the store's, which no other thread changes meanwhile.
     pub(crate) unsafe fn replace(&self, poisoned: &Poisoned) -> bool {
-        let Self { page, at, descriptors, lost } = self;
+        let Self { page, at, outline, lost } = self;
         // Another thread may have replaced it since the fault.
         if bytes::copy_by_kernel(*page, &mut [0]).is_ok() {
             return true;
@@ -156,15 +154,11 @@ impl Replaceable {
             if planted(Bug::LostPageOfZeros) {
                 return;
             }
-            // SAFETY: `to` is `len` bytes of new memory, whole descriptors.
-            unsafe {
-                to.write_bytes(LOST_BYTE, len);
-                for offset in (0..len).step_by(size_of::<Descriptor>()) {
-                    if descriptors.contains(&(at + offset as u64)) {
-                        let line = Descriptor::LOST.as_bytes();
-                        to.add(offset).copy_from_nonoverlapping(line.as_ptr(), line.len());
-                    }
-                }
+            // SAFETY: `to` is `len` bytes of new memory, which no other code knows yet.
+            let page = unsafe { core::slice::from_raw_parts_mut(to, len) };
+            match outline {
+                Some(outline) => outline.fill_lost(*at, page),
+                None => page.fill(LOST_BYTE),
             }
         };
         // SAFETY: a page of the puddle's mapping, which the caller keeps others from changing. The

@@ -15,8 +15,8 @@ use cenote_layout::catalog::{
     AtRest, HeapKind, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, Record,
 };
 use cenote_layout::header::{read, seal};
-use cenote_layout::heap::{HeapGeometry, MEMBERS_SIZE};
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::outline::HeapOutline;
 use cenote_layout::puddle::COMPAT_SHARES_BLOCKS;
 use cenote_layout::superblock::{INCOMPAT_POOLS_AT_REST, INCOMPAT_SEALED_AS, heap_feature};
 use cenote_medium::FileHandle;
@@ -56,11 +56,13 @@ impl Import {
             file.write_at(0, &page).map_err(failed)?;
             if sealed {
                 check_protection(&file, record.size, self.old(number).identity, pool)?;
-            } else if let Some(geometry) = HeapGeometry::new(record.size, true)
+            } else if let Some(outline) = HeapOutline::new(record.size, true)
                 .filter(|_| record.index == 0 && has_members(pool))
             {
                 // Members that the archive names do not have this pool open.
-                file.write_at(geometry.members, &[0; MEMBERS_SIZE as usize]).map_err(failed)?;
+                let members = outline.members();
+                let none = vec![0; (members.end - members.start) as usize];
+                file.write_at(members.start, &none).map_err(failed)?;
             }
             if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
                 shadowed = true;

@@ -5,18 +5,16 @@
 //! believes nothing in it: descriptors count by their checksums, spans and classes are checked, and
 //! no word is read or written that is not inside a block inside the image.
 //!
-//! Each kind of heap supplies what says where blocks lie (`contents`): of a traced heap the image
-//! itself (`traced`), of other heaps a list (`apart`).
+//! Where blocks and roots lie, the heap says ([`PoolImages`]): each kind has a codec for its
+//! images.
 //!
 //! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value
 //! are found before the first of them is changed.
 
-mod apart;
-mod contents;
-mod traced;
-
-use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot, SUPERBLOCK_SIZE};
+use cenote_heap::PoolImages;
+use cenote_heap::image::{ImageContents, ImageExtent};
+use cenote_layout::catalog::{HeapKind, PuddleRecord};
+use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::moves::Cursor;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
@@ -26,19 +24,26 @@ use cenote_store::relocate::{RewriteJob, Rewritten, TypeTable};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(crate) use apart::{blocks_apart, roots_at};
-use contents::{Contents, Extent};
-
 /// Most pointers of a value that are written out one by one; a type with more is gone through by
 /// its map.
 const FIXED_MAX: u64 = 1024;
 
+/// Stretches that lie nearer to each other than that are one. Between blocks of one type there is
+/// less, as a rule.
+const GAP_MAX: u64 = 64 << 10;
+
+/// Bytes of all roots.
+const ROOTS_LEN: usize = ROOT_COUNT as usize * size_of::<RootSlot>();
+
 /// What the image of a job's puddle holds.
-fn contents_of(image: &[u8], job: &RewriteJob) -> Result<Contents, String> {
-    match &job.blocks {
-        None => traced::contents(image, &job.puddle),
-        Some(blocks) => apart::contents(image, &job.puddle, blocks),
-    }
+fn contents_of(image: &[u8], job: &RewriteJob) -> Result<ImageContents, String> {
+    PoolImages::new(job.heap, job.blocks.as_deref()).contents(image, &job.puddle)
+}
+
+/// Where each of the numbered roots lies in an image.
+fn roots_of(contents: &ImageContents) -> impl Iterator<Item = usize> + use<> {
+    let roots = contents.roots.map(|roots| roots as usize..roots as usize + ROOTS_LEN);
+    roots.into_iter().flat_map(|roots| roots.step_by(size_of::<RootSlot>()))
 }
 
 /// A pointer of a value.
@@ -176,9 +181,9 @@ fn set_word(block: &mut [u8], offset: usize, value: u64) {
 /// says that it has seen to it.
 fn each_block(
     image: &mut [u8],
-    contents: &Contents,
+    contents: &ImageContents,
     (types, all_blocks): (&TypeTable, bool),
-    mut all: impl FnMut(&mut [u8], &Extent, &Program) -> bool,
+    mut all: impl FnMut(&mut [u8], &ImageExtent, &Program) -> bool,
     mut visit: impl FnMut(usize, (&mut [u8], usize), &Program),
 ) {
     let mut programs: HashMap<TypeId, Program> = HashMap::new();
@@ -188,7 +193,7 @@ fn each_block(
         if matches!(program, Program::Nothing) || all(image, extent, program) {
             continue;
         }
-        let values = program.values(extent.block);
+        let values = program.values(extent.size as usize);
         for number in 0..extent.count {
             // Words of which no type says what they are stay as they are, so they are not counted
             // either where they may be no value.
@@ -196,8 +201,9 @@ fn each_block(
             if !extent.is_kept(image, number, any) {
                 continue;
             }
-            let start = extent.start + number * extent.block;
-            if let Some(block) = image.get_mut(start..start + extent.block) {
+            let range = extent.range_of(number);
+            let start = range.start;
+            if let Some(block) = image.get_mut(range) {
                 visit(start, (block, values), program);
             }
         }
@@ -230,9 +236,8 @@ pub fn for_each_pointer(
     types: &TypeTable,
     visit: &mut dyn FnMut(FoundPointer),
 ) -> Result<(), String> {
-    let contents = traced::contents(image, puddle)?;
-    for number in 0..contents.roots.map_or(0, |_| ROOT_COUNT as usize) {
-        let at = contents.roots.unwrap_or_default() + number * size_of::<RootSlot>();
+    let contents = PoolImages::new(HeapKind::Traced, None).contents(image, puddle)?;
+    for at in roots_of(&contents) {
         // A damaged root leads nowhere that is known.
         let target = root(image, at).map_or(0, |root| root.addr);
         if target != 0 {
@@ -282,12 +287,12 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
         ..Rewritten::default()
     };
     let mut cursor = Cursor::default();
-    if let Some(roots) = contents.roots.filter(|_| !planted(Bug::RootsNotRewritten)) {
-        done.native += rewrite_roots(image, roots, job, &mut cursor);
+    if !planted(Bug::RootsNotRewritten) {
+        done.native += rewrite_roots(image, &contents, job, &mut cursor);
     }
     let mut room = Vec::new();
     let (mut blocks, mut native) = (0, 0);
-    let short = |image: &mut [u8], extent: &Extent, program: &Program| {
+    let short = |image: &mut [u8], extent: &ImageExtent, program: &Program| {
         let counts = rewrite_native(image, extent, program, job).unwrap_or_default();
         (blocks, native) = (blocks + counts.0, native + counts.1);
         counts.0 > 0
@@ -303,11 +308,15 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     Ok(done)
 }
 
-/// Rewrites the numbered roots, which lie at `roots`. How many have another value now.
-fn rewrite_roots(image: &mut [u8], roots: usize, job: &RewriteJob, cursor: &mut Cursor) -> u64 {
+/// Rewrites the numbered roots. How many have another value now.
+fn rewrite_roots(
+    image: &mut [u8],
+    contents: &ImageContents,
+    job: &RewriteJob,
+    cursor: &mut Cursor,
+) -> u64 {
     let mut changed = 0;
-    for number in 0..ROOT_COUNT as usize {
-        let at = roots + number * size_of::<RootSlot>();
+    for at in roots_of(contents) {
         // A damaged root stays as it is, and is found when it is read.
         let Some(old) = root(image, at).filter(|root| root.addr != 0) else { continue };
         let addr = job.moves.native(old.addr, 0, cursor);
@@ -386,8 +395,7 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     }
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     if let Some(roots) = contents.roots {
-        stretches
-            .push((roots as u64, (roots + ROOT_COUNT as usize * size_of::<RootSlot>()) as u64));
+        stretches.push((roots, roots + ROOTS_LEN as u64));
     }
     let mut known: HashMap<TypeId, (bool, bool)> = HashMap::new();
     for extent in &contents.extents {
@@ -403,13 +411,10 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
             (false, _) => return None,
             (true, false) => {}
             (true, true) => {
-                let from = extent.start as u64;
-                let to = from + (extent.count * extent.block) as u64;
+                let from = extent.offset;
+                let to = from + extent.count * extent.size;
                 match stretches.last_mut() {
-                    // What is between them is the end of a superblock.
-                    Some((_, end))
-                        if from.checked_sub(*end).is_some_and(|gap| gap < SUPERBLOCK_SIZE) =>
-                    {
+                    Some((_, end)) if from.checked_sub(*end).is_some_and(|gap| gap < GAP_MAX) => {
                         *end = to
                     }
                     _ => stretches.push((from, to)),
@@ -437,7 +442,7 @@ fn is_repeatable(record: &TypeRecord) -> bool {
 /// `None`, and nothing is done, if they are not of that kind or do not lie in the image.
 fn rewrite_native(
     image: &mut [u8],
-    extent: &Extent,
+    extent: &ImageExtent,
     program: &Program,
     job: &RewriteJob,
 ) -> Option<(u64, u64)> {
@@ -446,10 +451,9 @@ fn rewrite_native(
         return None;
     }
     let kept = extent.kept(image, job.all_blocks)?;
-    let blocks = image.get_mut(extent.start..extent.start + extent.count * extent.block)?;
-    let (values, mut cursor, mut counts) =
-        (program.values(extent.block), Cursor::default(), (0, 0));
-    let blocks = blocks.chunks_exact_mut(extent.block).zip(&kept);
+    let (blocks, block) = (image.get_mut(extent.range())?, extent.size as usize);
+    let (values, mut cursor, mut counts) = (program.values(block), Cursor::default(), (0, 0));
+    let blocks = blocks.chunks_exact_mut(block).zip(&kept);
     let moves = &job.moves;
     for (block, _) in blocks.filter(|(_, kept)| **kept) {
         counts.0 += 1;
