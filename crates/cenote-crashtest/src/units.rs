@@ -42,6 +42,10 @@ pub enum Grain {
     Classes,
 }
 
+/// Powers of two by which more combinations are visited of a state that has no more units than
+/// [`Reach::exhaustive`]: some of its units have three values, or four.
+const MORE_VALUES: u32 = 4;
+
 /// How far one state is enumerated.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach {
@@ -84,9 +88,12 @@ impl Images {
             };
         }
         let (classes, taken) = classes(state, reach.grain);
-        let exhausted = classes.product() <= 1 << reach.exhaustive;
-        let context = Context { taken, ..Context::default() };
         let units = units - classes.volatile.len();
+        // A unit with more than two values makes more combinations than subsets.
+        let few = reach.grain == Grain::Classes && units <= reach.exhaustive as usize;
+        let most = reach.exhaustive + if few { MORE_VALUES } else { 0 };
+        let exhausted = classes.product() <= 1 << most;
+        let context = Context { taken, ..Context::default() };
         Self { reach, classes, context, exhausted, units, none: false }
     }
 
