@@ -29,7 +29,7 @@ use std::io::Write as _;
 
 /// Every subset of up to 12 words.
 const WORDS: Reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
-/// Every combination of up to 12 units, and of 4,096 at most where there are more; samples by words.
+/// Every combination of up to 12 units; of more units, 4,096 at most; samples by words.
 const CLASSES: Reach = Reach { grain: Grain::Classes, exhaustive: 12, samples: 2 };
 
 fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> ExplorePlan {

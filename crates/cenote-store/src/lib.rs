@@ -10,7 +10,7 @@
 //! | primary/UUID | what the last psync of a pool in shadowed mode left | primaries, shadow |
 //! | journal.pools | psyncs that are not in all primaries yet | shadow, psync |
 //!
-//! A daemon has a store open and serves clients (hosted_clients). Each of them has the same
+//! A daemon has a store open and serves clients (hosting). Each of them has the same
 //! [`Store`], without files of its own (connection.rs).
 //!
 //! The kernel names no module above it (kernel/mod.rs). Each of these finds its own part of an open
@@ -71,9 +71,7 @@ mod pool_members;
 // A daemon, and its clients.
 mod alive;
 mod apart;
-mod hosted;
-mod hosted_clients;
-mod pool_pins;
+mod hosting;
 
 // Operations on pools and objects of every mode.
 mod damaged;
@@ -106,7 +104,7 @@ pub use credentials::{Credentials, PermissionChange};
 pub use daemon_api::{DaemonApi, Grant, Granted, Home, MemberList, PoolListing};
 pub use gate::Psync;
 pub use handle::Handle;
-pub use hosted_clients::{ClientEnd, PoolGrant};
+pub use hosting::{ClientEnd, ClientSource, PoolGrant};
 pub use kernel::directory::format::{check_directory, check_options, format};
 pub use kernel::interface::error::{BY_DAEMON, FormatError, OpenError, StoreError};
 pub use kernel::interface::lost_page::{LostLog, LostPage};

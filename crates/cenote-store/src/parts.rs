@@ -1,10 +1,10 @@
 //! The extensions of an open store, all of them.
 
-use crate::hosted::HostedClients;
+use crate::hosting::pool_pins::PoolPins;
+use crate::hosting::sessions::HostedClients;
 use crate::kept_files::Kept;
 use crate::kernel::store::extensions::Extensions;
 use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
-use crate::pool_pins::PoolPins;
 use crate::shadow::Shadows;
 use std::sync::Arc;
 

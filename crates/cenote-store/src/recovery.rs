@@ -182,7 +182,7 @@ fn of_superblock(error: StoreError) -> MediumError {
 }
 
 /// Recovers one client whose process has ended, in a store that is open (see
-/// [`crate::hosted_clients`]). Returns, if its logs are empty now, those that it lists and whose
+/// [`crate::hosting`]). Returns, if its logs are empty now, those that it lists and whose
 /// headers are its own: no other process could have written them. If not, the client stays in the
 /// catalog. Nothing is recorded here. No other code of this process maps what this function maps
 /// meanwhile.

@@ -1,5 +1,5 @@
 //! Pools that come in from clients, that are copied and moved for them ([`cenote_store::relocate`],
-//! hosted.rs). What is in a request is an allegation here, too.
+//! hosting/copies.rs). What is in a request is an allegation here, too.
 //!
 //! An import belongs to a session and ends with its connection. A client that connects again begins
 //! again, and the store removes the files of the first import. An import counts against the

@@ -46,7 +46,7 @@
 //! | going back to the last psync | is copied from its primary as any, headers included |
 //! | the journal of psyncs | has no record of it: it is trimmed before a pool moves |
 //! | psync, comparing shadows with primaries | is skipped: they are equal, or about to be made so |
-//! | a daemon, granting a pool | rewrites all of it first, by its files (hosted.rs) |
+//! | a daemon, granting a pool | rewrites all of it first, by its files (hosting/copies.rs) |
 //! | removing a pool | may; the puddle does not become spare |
 //! | heap, tracing, check, trim, statistics | map it first, and so rewrite it |
 

@@ -20,7 +20,6 @@
 //!
 //! Module `pending_rewrite` says how one puddle is rewritten, and which code reads a pending one.
 
-pub(crate) mod hosted;
 pub(crate) mod import;
 pub(crate) mod moving;
 mod neighbours;
@@ -29,7 +28,6 @@ mod through;
 mod what_keeps;
 pub(crate) mod window;
 
-pub use hosted::ClientSource;
 pub use import::Import;
 
 pub use crate::kernel::interface::pool_blocks::{BlockRun, PoolBlocks, ReadPuddle};

@@ -178,7 +178,7 @@ impl Store {
 
     /// The files of a copy, which belongs to that user and group when it is committed. The caller
     /// keeps the source unchanged meanwhile.
-    pub(super) fn copy_of(
+    pub(crate) fn copy_of(
         &self,
         from: &QuiescentPool,
         copy_name: &str,
@@ -248,7 +248,7 @@ impl Store {
     }
 
     /// The move itself, of a pool in a store in which nothing is pending and all pools are sound.
-    pub(super) fn move_pool(&self, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn move_pool(&self, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("move a pool")?;
         let names: Vec<String> = control.catalog.state.names.keys().cloned().collect();
@@ -305,7 +305,7 @@ fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
 }
 
 /// Refuses a pool about which something is open.
-pub(super) fn refuse_doubtful(control: &Control, id: PoolId, name: &str) -> Result<(), StoreError> {
+pub(crate) fn refuse_doubtful(control: &Control, id: PoolId, name: &str) -> Result<(), StoreError> {
     let state = &control.catalog.state;
     if state.not_covered.contains(&id) {
         return Err(StoreError::PoolNotCovered { name: name.into() });

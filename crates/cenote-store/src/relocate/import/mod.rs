@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// The same for the user and the group that the pools are to belong to.
-    pub(super) fn begin_import_for(
+    pub(crate) fn begin_import_for(
         &self,
         manifest: ImportManifest,
         (uid, gid): (u32, u32),

@@ -1,4 +1,4 @@
-//! The clients that a store serves, in memory ([`crate::hosted_clients`]).
+//! The clients that a store serves, in memory ([`crate::hosting`]).
 
 use crate::kernel::interface::error::{BY_DAEMON, StoreError};
 use crate::kernel::store::Control;

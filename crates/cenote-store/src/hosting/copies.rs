@@ -40,9 +40,8 @@
 //! also says which request of the client made them, and commits both**, so a client that asks again
 //! because the answer was lost is told what there is ([`Store::client_made`]).
 
-use super::import::Import;
-use super::moving::refuse_doubtful;
 use crate::credentials::{Credentials, bad_permissions};
+use crate::hosting::pool_pins::Hold;
 use crate::kernel::interface::error::{BY_DAEMON, StoreError};
 use crate::kernel::interface::options::Access;
 use crate::kernel::interface::report::Damage;
@@ -53,7 +52,8 @@ use crate::kernel::puddles::verify::verify_stamped;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use crate::pending_rewrite::Needs;
-use crate::pool_pins::Hold;
+use crate::relocate::import::Import;
+use crate::relocate::moving::refuse_doubtful;
 use crate::write_protection::refuse_hosted;
 use cenote_layout::catalog::{AtRest, DataProtection, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};

@@ -1,4 +1,4 @@
-//! Pools that are being copied or moved for a client ([`crate::relocate`], hosted.rs).
+//! Pools that are being copied or moved for a client ([`crate::relocate`], copies.rs).
 
 use crate::kernel::interface::options::Access;
 use crate::kernel::store::Control;

@@ -37,15 +37,20 @@
 //! failed its checks stays in the catalog with its leases and logs, and its pools are reported; one
 //! batch takes its client record, because it is no process any more.
 
+// A daemon and any other program that opens the store after a crash of it need what is here: who
+// may be writing, and which logs are to be replayed (decision 584).
+mod copies;
 mod end;
 mod grant;
 mod growth;
 mod logs;
 mod objects;
+pub(crate) mod pool_pins;
 mod psync;
+pub(crate) mod sessions;
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::hosted::HostedSession;
+use crate::hosting::sessions::HostedSession;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::PoolOptions;
 use crate::kernel::interface::report::concerns;
@@ -56,6 +61,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use std::collections::BTreeSet;
 
+pub use copies::ClientSource;
 pub use end::ClientEnd;
 pub use grant::PoolGrant;
 
