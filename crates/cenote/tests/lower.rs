@@ -25,7 +25,8 @@ const CRATES: [&str; 13] = [
 const LEADS: &str = "Attached Body Connection FileHandle Backing Heap Host Hosting Import \
     Journal DaemonApi HeapLog LogLease LogWriter LoggedHeap Medium MemoryBacking MicroLog \
     OwnedMedium OwnedRegion Owner PoolBacking PoolHandle Psyncing PuddleHeap Puddle ReplayTarget \
-    SegmentSource SimHook SimMedium Source Store SubHeap TracedHeap Tracked Transaction \
+    Inspect PoolHeap Reclaim SegmentSource Shared SimHook SimMedium Source Store SubHeap Trace \
+    TracedHeap Tracked Transaction Trim \
     DualMapping TxContext TypeRecord View WearHeap";
 
 /// Types that are addresses.
