@@ -9,6 +9,7 @@ use cenote::{
     OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RealMedium, Result, Store,
 };
 use cenote_layout::heap::{HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE};
+use cenote_layout::mark;
 use cenote_medium::planted::{Bug, plant};
 use std::mem::offset_of;
 use std::num::{NonZeroU16, NonZeroU64};
@@ -206,6 +207,67 @@ fn an_archive_with_a_value_that_is_none(heap: HeapKind) -> Result<()> {
     assert_eq!(made.stale.count, 0);
     let pool = target.pool("p")?;
     assert!(pool.read()?.root::<Record>()?.is_some() && pool.check()?.is_sound());
+    Ok(())
+}
+
+/// Gives the record of a closed store another mark.
+fn put_mark(dir: &Path, mark: u8) {
+    let (path, at) = find(dir, MARK);
+    let mut bytes = std::fs::read(&path).expect("readable");
+    let geometry = HeapGeometry::new(bytes.len() as u64, true).expect("a heap puddle");
+    let marks = (geometry.marks + at as u64 / SUPERBLOCK_SIZE * MARKS_SIZE) as usize;
+    let number = at % SUPERBLOCK_SIZE as usize / size_of::<Record>().next_multiple_of(16);
+    assert_eq!(bytes[marks + number], mark::ALLOCATED, "the record's");
+    bytes[marks + number] = mark;
+    std::fs::write(path, bytes).expect("writable");
+}
+
+/// Marks that no import takes for an allocated block, and that a running process takes for one.
+#[test]
+fn a_block_whose_mark_is_no_openers_is_shown_to_none_after_an_import() -> Result<()> {
+    for mark in mark::TAKEN..mark::ALLOCATED {
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let (from, to) = (store()?, directory());
+            put(from.path(), offset_of!(Record, flag), &[9]);
+            put_mark(from.path(), mark);
+            let archive = archive(from.path())?;
+            let target = Store::open(to.path())?;
+            target.pool("own")?.write(|tx| -> Result<()> {
+                let other = tx.alloc(Other { mark: [0; 16], number: 1 })?;
+                // SAFETY: not followed. The store knows the type of the record from here on.
+                tx.alloc(record(unsafe { other.cast() })).map(drop)
+            })?;
+            let imported = target.import(archive.as_slice(), ImportOptions::default());
+            assert_eq!(imported.is_ok(), mark == mark::TAKEN, "mark {mark:#x}");
+            if imported.is_err() {
+                continue;
+            }
+            drop(target);
+            let options = OpenOptions { access, ..OpenOptions::default() };
+            let store = Store::open_with(to.path(), &options)?;
+            let pool = store.pool_with("p", access)?;
+            let view = pool.read()?;
+            let shown = view.root::<Record>();
+            assert!(
+                matches!(shown, Err(Error::Dangling { .. })),
+                "mark {mark:#x}, {access:?}: {shown:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What a writer that was killed left TAKEN is free for the next opener, also for one that only
+/// reads and changes no mark.
+#[test]
+fn a_reader_is_shown_no_block_that_is_free_for_the_next_opener() -> Result<()> {
+    let dir = store()?;
+    put_mark(dir.path(), mark::TAKEN);
+    let shown = read_only(dir.path())?.named_root::<Other>("other").map(|_| ());
+    assert!(shown.is_ok(), "{shown:?}");
+    let pool = read_only(dir.path())?;
+    let shown = pool.read()?.root::<Record>().map(|root| root.is_some());
+    assert!(matches!(shown, Err(Error::Dangling { .. })), "{shown:?}");
     Ok(())
 }
 

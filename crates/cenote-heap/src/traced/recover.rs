@@ -404,7 +404,23 @@ fn marked(puddle: &PuddleHeap, number: usize, holds: Holds, word: usize) -> u64 
         Holds::Small { class, .. } | Holds::Quarantined { class, .. } => class,
         _ => 0,
     };
-    puddle.allocated_bits(puddle.class_marks(number as u32, class), word)
+    let marks = puddle.class_marks(number as u32, class);
+    let illegal = match holds {
+        // Live to a writer: what is in them is looked at, too.
+        Holds::Quarantined { .. } => live_illegal(marks, word),
+        _ => 0,
+    };
+    puddle.allocated_bits(marks, word) | illegal
+}
+
+/// Bit `k` for block `64 * word + k` of a quarantined superblock, if its mark is illegal and the
+/// block is live.
+fn live_illegal(marks: &[AtomicU8], word: usize) -> u64 {
+    let some = marks.iter().skip(64 * word).take(64).zip(0..);
+    some.fold(0, |bits, (mark, k)| {
+        let mark = mark.load(Ordering::Relaxed);
+        bits | u64::from(mark::is_illegal(mark) && mark::is_live(mark)) << k
+    })
 }
 
 /// Calls `visit` for the blocks of a puddle that were reached and are not allocated.
