@@ -53,6 +53,13 @@ impl OwnerLiveness for By<'_> {
         let late = !ended && self.1.is_some_and(|until| Instant::now() >= until);
         if late { Err(Ended::Late) } else { Ok(ended) }
     }
+
+    fn in_time(&self) -> Result<(), Ended> {
+        match self.1.is_some_and(|until| Instant::now() >= until) {
+            true => Err(Ended::Late),
+            false => Ok(()),
+        }
+    }
 }
 
 fn failed(source: BackingError) -> OpenError {

@@ -54,6 +54,15 @@ pub trait OwnerLiveness {
     /// # Errors
     /// It cannot be known now, or what it left cannot be dealt with.
     fn has_ended(&self, owner: u64) -> Result<bool, Self::Error>;
+
+    /// Whether the thread may wait longer. Asked in each round, before it sleeps; a thread that may
+    /// not asks [`OwnerLiveness::has_ended`] once more.
+    ///
+    /// # Errors
+    /// It may not.
+    fn in_time(&self) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 /// How a lock was found.
@@ -96,6 +105,15 @@ fn doze(word: &AtomicU64, seen: u64) -> bool {
     marked && sleep(word, seen | WAITED)
 }
 
+/// Sleeps on the word, unless the thread may wait no longer. The word then, if it is time to ask
+/// for the owner.
+fn wait_for<O: OwnerLiveness>(word: &AtomicU64, seen: u64, owners: &O) -> Option<u64> {
+    if owners.in_time().is_err() {
+        return Some(seen);
+    }
+    doze(word, seen).then_some(seen | WAITED)
+}
+
 /// Waits until the word is 0, and takes it if `take`; or takes it over from the dead, in any case.
 fn acquire<O: OwnerLiveness>(
     word: &AtomicU64,
@@ -118,15 +136,19 @@ fn acquire<O: OwnerLiveness>(
         looks += 1;
         if looks < LOOKS {
             pause();
-        } else if doze(word, seen) && is_over(owners, seen & !WAITED)? {
+            continue;
+        }
+        let known = wait_for(word, seen, owners);
+        if let Some(known) = known
+            && is_over(owners, seen & !WAITED)?
+        {
             // Threads that slept before sleep on, and then ask about this owner.
             let over = owners.me() | WAITED;
-            if word
-                .compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed)
-                .is_ok()
-            {
+            if word.compare_exchange(known, over, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 return Ok(LockTaken::Recovered);
             }
+        } else if known == Some(seen) {
+            owners.in_time()?;
         }
     }
 }
@@ -186,8 +208,15 @@ fn wait_out<O: OwnerLiveness>(place: &AtomicU64, owners: &O) -> Result<(), O::Er
         looks += 1;
         if looks < LOOKS {
             pause();
-        } else if doze(place, seen) && is_over(owners, seen & !WAITED)? {
-            let _ = place.compare_exchange(seen | WAITED, 0, Ordering::SeqCst, Ordering::Relaxed);
+            continue;
+        }
+        let known = wait_for(place, seen, owners);
+        if let Some(known) = known
+            && is_over(owners, seen & !WAITED)?
+        {
+            let _ = place.compare_exchange(known, 0, Ordering::SeqCst, Ordering::Relaxed);
+        } else if known == Some(seen) {
+            owners.in_time()?;
         }
     }
 }
@@ -280,9 +309,11 @@ pub(crate) fn read<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
                 return Ok((at, LockTaken::Clean));
             }
             unlock(places.place(at));
+            owners.in_time()?;
             continue;
         }
         if claimed.is_none() {
+            owners.in_time()?;
             // As many readers as can be: some of them may be dead.
             full += 1;
             pause();

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 4096;
@@ -221,4 +221,57 @@ fn an_owner_that_cannot_be_judged_stays_the_owner() {
     assert_eq!(lock.write(&Half).err(), Some("not known"));
     assert_eq!(held(lock.write(&Known(8))).1, LockTaken::Recovered);
     assert!(held(lock.try_write(&Known(0))).is_some_and(|(_, taken)| taken == LockTaken::Clean));
+}
+
+/// May wait until a moment. All owners live.
+struct Patient(Instant);
+
+impl OwnerLiveness for Patient {
+    type Error = &'static str;
+
+    fn me(&self) -> u64 {
+        7
+    }
+
+    fn has_ended(&self, _: u64) -> Result<bool, &'static str> {
+        self.in_time().map(|()| false)
+    }
+
+    fn in_time(&self) -> Result<(), &'static str> {
+        if Instant::now() < self.0 { Ok(()) } else { Err("late") }
+    }
+}
+
+#[test]
+fn a_limit_is_kept_while_others_hand_the_lock_to_each_other() {
+    let (mutex, stop) = (RobustMutex::new(), AtomicBool::new(false));
+    let long = Instant::now() + Duration::from_secs(600);
+    let limit = Duration::from_millis(20);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = mutex.lock(&Patient(long)).expect("not late");
+                    std::thread::sleep(Duration::from_millis(2));
+                    drop(guard);
+                }
+            });
+        }
+        let mut worst = Duration::ZERO;
+        for _ in 0..30 {
+            let begun = Instant::now();
+            drop(mutex.lock(&Patient(begun + limit)));
+            worst = worst.max(begun.elapsed());
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(worst < Duration::from_secs(5), "{worst:?}");
+    });
+    let guard = mutex.try_lock(&Patient(long)).expect("no owner");
+    let begun = Instant::now();
+    for until in [begun, begun + limit] {
+        assert_eq!(mutex.lock(&Patient(until)).err(), Some("late"));
+        assert!(Instant::now() >= until);
+    }
+    drop(guard);
+    assert!(mutex.try_lock(&Patient(long)).expect("no owner").is_some());
 }

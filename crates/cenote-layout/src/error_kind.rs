@@ -87,12 +87,22 @@ impl ErrorKind {
     #[must_use]
     pub fn of_system(error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Of;
+        // Of the process and of the system: too many open files. A loop of links.
+        const EMFILE: i32 = 24;
+        const ENFILE: i32 = 23;
+        const ELOOP: i32 = 40;
+        match error.raw_os_error() {
+            Some(EMFILE | ENFILE) => return Self::Full,
+            Some(ELOOP) => return Self::Misuse,
+            _ => {}
+        }
         match error.kind() {
             Of::NotFound => Self::NotFound,
             Of::AlreadyExists => Self::Exists,
             Of::PermissionDenied | Of::ReadOnlyFilesystem => Self::Denied,
             Of::WouldBlock | Of::ResourceBusy | Of::TimedOut => Self::Busy,
-            Of::StorageFull | Of::QuotaExceeded | Of::OutOfMemory => Self::Full,
+            Of::StorageFull | Of::QuotaExceeded | Of::OutOfMemory | Of::FileTooLarge => Self::Full,
+            Of::NotADirectory | Of::InvalidFilename => Self::Misuse,
             Of::Unsupported => Self::Unsupported,
             _ => Self::Io,
         }
@@ -122,6 +132,9 @@ mod tests {
     fn what_the_system_says_has_a_kind() {
         let of = |number| ErrorKind::of_system(&std::io::Error::from_raw_os_error(number));
         let (enoent, eacces, eagain, eio, enospc, edquot) = (2, 13, 11, 5, 28, 122);
+        let (emfile, efbig, enotdir, eloop) = (24, 27, 20, 40);
+        assert_eq!([of(emfile), of(efbig)], [ErrorKind::Full; 2]);
+        assert_eq!([of(enotdir), of(eloop)], [ErrorKind::Misuse; 2]);
         assert_eq!(of(enoent), ErrorKind::NotFound);
         assert_eq!(of(eacces), ErrorKind::Denied);
         assert_eq!(of(eagain), ErrorKind::Busy);

@@ -32,6 +32,7 @@ use cenote_heap::{Exclusion, OpenError, Shared};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::Store;
 use std::sync::PoisonError;
+use std::time::Instant;
 
 /// How long a reader leaves the way to a writer of another process, where others of its own read
 /// already.
@@ -132,8 +133,13 @@ impl PoolInner {
         // reads. But not for long: the process that wants it may have died.
         if *count > 0 && exclusion.is_wanted() && !is_any_viewed_here() {
             let busy = |count: &mut usize| *count > 0 && exclusion.is_wanted();
-            let waited = readers.none.wait_timeout_while(count, COURTESY, busy);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let courtesy = left.map_or(COURTESY, |left| left.min(COURTESY));
+            let waited = readers.none.wait_timeout_while(count, courtesy, busy);
             count = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if left.is_some_and(|left| left <= COURTESY) && busy(&mut count) {
+                return self.in_time(None);
+            }
         }
         if *count == 0 {
             let taken = exclusion.read(until).map_err(|error| self.not_recovered(error))?;

@@ -8,6 +8,9 @@
 //! seen that is not there:* a thread has what it has noted, and cannot have got what it waits for
 //! as long as another one noted that it has that.
 //!
+//! *A thread whose call has a limit is not noted*: its wait ends by itself, and so does each circle
+//! that it is in.
+//!
 //! *A second view passes writers that wait.* A thread with a view that waited behind a writer would
 //! wait for a thread that has nothing, and so is not noted; that one waits for views.
 //!
@@ -21,6 +24,7 @@ use crate::open_pool::PoolInner;
 use crate::patience::patience;
 use crate::unwaiting::must_not_wait;
 use crate::viewed::{had_in_views, is_any_viewed_here};
+use crate::wait_limit::wait_limit;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::process_lock::ProcessLock;
 use core::any::Any;
@@ -104,7 +108,8 @@ impl PoolInner {
     fn wait_for_read_lock(&self, nested: bool, gates: &[&Self]) -> Result<RwLockReadGuard<'_, ()>> {
         let _noted = self.before_waiting(How::Shared, false, gates)?;
         match patience(false) {
-            Some(until) => self.in_time(self.lock.try_read_recursive_until(until)),
+            Some(until) if nested => self.in_time(self.lock.try_read_recursive_until(until)),
+            Some(until) => self.in_time(self.lock.try_read_until(until)),
             None if nested => Ok(self.lock.read_recursive()),
             None => Ok(self.lock.read()),
         }
@@ -175,6 +180,9 @@ impl PoolInner {
         };
         if must_not_wait() {
             return refused();
+        }
+        if wait_limit().is_some() {
+            return Ok(None);
         }
         let mut has = had_in_views();
         has.extend(had_in_transactions(begins));

@@ -3,6 +3,7 @@
 use crate::support::directory;
 use cenote::{Error, ErrorKind, Pool, Reader, Result, Store};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
@@ -114,4 +115,54 @@ fn the_limit_ends_where_the_callers_code_begins() -> Result<()> {
     behind_a_transaction(&pool, || pool.read().map(drop))?;
     drop((pool, other));
     store.close()
+}
+
+/// Readers that overlap all the time keep no writer out, also if their calls have limits.
+#[test]
+fn readers_with_limits_let_a_writer_in() -> Result<()> {
+    let (_dir, store) = store()?;
+    let pool = store.pool("p")?;
+    let (stop, barrier) = (AtomicBool::new(false), Barrier::new(4));
+    scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                barrier.wait();
+                while !stop.load(Ordering::Relaxed) {
+                    let view = pool.read_timeout(LONG).expect("in time");
+                    std::thread::sleep(Duration::from_millis(3));
+                    drop(view);
+                }
+            });
+        }
+        barrier.wait();
+        let begun = Instant::now();
+        let done = (0..20).try_for_each(|_| pool.write_timeout(LONG, |_| Ok::<_, Error>(())));
+        let took = begun.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        assert!(took < Duration::from_secs(30), "{took:?}");
+        done
+    })
+}
+
+/// A thread in a circle that has a limit is told that the pool is not free, and refuses no other.
+#[test]
+fn a_circle_with_a_limit_ends_by_it() -> Result<()> {
+    let (_first, first) = store()?;
+    let (_second, second) = store()?;
+    let (p, other, barrier) = (first.pool("p")?, second.pool("p")?, Barrier::new(2));
+    scope(|threads| {
+        threads.spawn(|| {
+            let done = other.write(|_| {
+                barrier.wait();
+                p.write(|_| Ok::<_, Error>(()))
+            });
+            done.expect("it is free in the end");
+        });
+        p.write(|_| {
+            barrier.wait();
+            not_free(SHORT, || other.write_timeout(SHORT, |_| Ok::<_, Error>(())));
+            not_free(Duration::ZERO, || other.try_write(|_| Ok::<_, Error>(())));
+            Ok::<_, Error>(())
+        })
+    })
 }

@@ -204,8 +204,12 @@ impl DeferredService {
 
     /// Takes all requests that there are now, as a batch does, and returns when rights have
     /// changed.
+    ///
+    /// In a child that was forked nothing: a thread of its parent may have had a lock then.
     pub fn settle(&self) {
-        self.inner.batch();
+        if fork_guard::is_current(self.token) {
+            self.inner.batch();
+        }
     }
 
     /// What was done so far.
