@@ -32,7 +32,7 @@ impl core::fmt::Debug for Exclusion<'_> {
 }
 
 /// Waits for owners that live until a moment, if there is one.
-struct By<'h>(&'h dyn Sharing, Option<Instant>);
+struct LiveUntil<'h>(&'h dyn Sharing, Option<Instant>);
 
 /// Why a thread waits no longer.
 enum Ended {
@@ -41,7 +41,7 @@ enum Ended {
     Failed(BackingError),
 }
 
-impl OwnerLiveness for By<'_> {
+impl OwnerLiveness for LiveUntil<'_> {
     type Error = Ended;
 
     fn me(&self) -> u64 {
@@ -92,7 +92,7 @@ impl<'h> Exclusion<'h> {
     /// # Errors
     /// [`OpenError::Lock`]: the owner has died, and what it left cannot be dealt with now.
     pub fn write(&self, until: Option<Instant>) -> Result<Option<LockTaken>, OpenError> {
-        let taken = robust::write(self.writer, self.places, &By(self.sharing, until));
+        let taken = robust::write(self.writer, self.places, &LiveUntil(self.sharing, until));
         in_time(taken)?.map(|taken| self.intact(taken, Self::end_write)).transpose()
     }
 
@@ -101,7 +101,7 @@ impl<'h> Exclusion<'h> {
     /// # Errors
     /// As [`Exclusion::write`].
     pub fn try_write(&self) -> Result<Option<LockTaken>, OpenError> {
-        let taken = robust::try_write(self.writer, self.places, &By(self.sharing, None));
+        let taken = robust::try_write(self.writer, self.places, &LiveUntil(self.sharing, None));
         let taken = in_time(taken)?.flatten();
         taken.map(|taken| self.intact(taken, Self::end_write)).transpose()
     }
@@ -128,7 +128,8 @@ impl<'h> Exclusion<'h> {
     /// # Errors
     /// As [`Exclusion::write`].
     pub fn read(&self, until: Option<Instant>) -> Result<Option<LockTaken>, OpenError> {
-        let taken = robust::read(self.writer, self.places, self.own, &By(self.sharing, until));
+        let taken =
+            robust::read(self.writer, self.places, self.own, &LiveUntil(self.sharing, until));
         let Some((at, taken)) = in_time(taken)? else { return Ok(None) };
         debug_assert_eq!(at, self.own, "a member's place is its own");
         self.intact(taken, Self::end_read).map(Some)
@@ -137,7 +138,8 @@ impl<'h> Exclusion<'h> {
     /// The same, if no other process writes or waits to.
     #[must_use]
     pub fn try_read(&self) -> bool {
-        robust::try_read(self.writer, self.places, self.own, &By(self.sharing, None)).is_some()
+        robust::try_read(self.writer, self.places, self.own, &LiveUntil(self.sharing, None))
+            .is_some()
             && self.intact(LockTaken::Clean, Self::end_read).is_ok()
     }
 

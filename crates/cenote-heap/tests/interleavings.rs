@@ -317,7 +317,7 @@ struct Puddle {
     owned: Vec<UnsafeCell<u32>>,
 }
 
-impl runs::Backing for Puddle {
+impl runs::RunWords for Puddle {
     fn anchor(&self, number: u32) -> &AtomicU64 {
         &self.anchors[number as usize]
     }

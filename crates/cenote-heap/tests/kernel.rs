@@ -16,7 +16,7 @@ mod sync;
 use cenote_layout::heap::mark;
 use cenote_medium::planted::{Bug, plant};
 use proptest::prelude::*;
-use runs::Backing as _;
+use runs::RunWords as _;
 use sync::{AtomicU8, AtomicU64, Ordering};
 
 #[repr(align(64))]
@@ -73,7 +73,7 @@ impl Plain {
     }
 }
 
-impl runs::Backing for Plain {
+impl runs::RunWords for Plain {
     fn anchor(&self, number: u32) -> &AtomicU64 {
         &self.anchors[number as usize]
     }

@@ -1,7 +1,7 @@
 //! Transactions of the calling thread that are in progress, and locks of their pools.
 
 use crate::error::Result;
-use crate::had::{Had, How};
+use crate::had::{Had, LockMode};
 use crate::open_pool::PoolInner;
 use crate::session::Inner;
 use core::cell::Cell;
@@ -121,7 +121,7 @@ pub(crate) fn had_in_transactions(begins: bool) -> Vec<Had> {
     // SAFETY: nothing is done with a frame but to look at its pools.
     let frames = unsafe { frames_here() }.skip(usize::from(begins));
     let pools = frames.flat_map(|frame| frame.covered.all());
-    pools.map(|pool| Had::new(core::ptr::from_ref(*pool), How::Alone)).collect()
+    pools.map(|pool| Had::new(core::ptr::from_ref(*pool), LockMode::Alone)).collect()
 }
 
 /// Locks several pools. No thread waits for one while it holds another: a thread with a view of one

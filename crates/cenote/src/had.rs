@@ -2,12 +2,12 @@
 
 /// How a pool is had, or wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum LockMode {
     Shared,
     Alone,
 }
 
-impl How {
+impl LockMode {
     fn excludes(self, other: Self) -> bool {
         self == Self::Alone || other == Self::Alone
     }
@@ -15,7 +15,7 @@ impl How {
 
 /// What of a pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum LockedPart {
     Lock,
     /// The gate that lets one psync in after the other.
     Gate,
@@ -25,8 +25,8 @@ enum What {
 #[derive(Clone, Copy)]
 pub(crate) struct Had {
     pool: *const (),
-    what: What,
-    how: How,
+    what: LockedPart,
+    how: LockMode,
 }
 
 // SAFETY: an address.
@@ -34,13 +34,13 @@ unsafe impl Send for Had {}
 
 impl Had {
     /// The pool's lock.
-    pub(crate) fn new<P>(pool: *const P, how: How) -> Self {
-        Self { pool: pool.cast(), what: What::Lock, how }
+    pub(crate) fn new<P>(pool: *const P, how: LockMode) -> Self {
+        Self { pool: pool.cast(), what: LockedPart::Lock, how }
     }
 
     /// The pool's gate, by a psync.
     pub(crate) fn gate<P>(pool: *const P) -> Self {
-        Self { pool: pool.cast(), what: What::Gate, how: How::Alone }
+        Self { pool: pool.cast(), what: LockedPart::Gate, how: LockMode::Alone }
     }
 
     /// Whether a thread that has this keeps it from a thread that wants `wanted`.

@@ -19,13 +19,13 @@ pub(crate) fn pools_of(store: &Inner) -> &OpenPools {
 
 /// With what right a pool is opened.
 #[derive(Clone, Copy)]
-pub(crate) enum By<'k> {
+pub(crate) enum Authority<'k> {
     /// The caller shows its key, or that of the store's options if there is none.
     Key(Option<&'k Keyring>),
     /// This crate looks at all pools: one that is open needs no key again.
     Internal,
-    /// As [`By::Key`], for a copy of another pool that is to be filled: it may be held, by this
-    /// thread, and unfinished.
+    /// As [`Authority::Key`], for a copy of another pool that is to be filled: it may be held, by
+    /// this thread, and unfinished.
     Copying(Option<&'k Keyring>),
 }
 
@@ -103,7 +103,7 @@ impl OpenPools {
         store: &Arc<Inner>,
         name: &str,
         access: Access,
-        by: By<'_>,
+        by: Authority<'_>,
     ) -> Result<Arc<PoolInner>> {
         store.refuse_forked()?;
         // Tracing, and looking at values, call the program's code.
@@ -112,7 +112,7 @@ impl OpenPools {
         let found = self.find_or_open_within(store, name, access, by);
         drop(within);
         let (pool, is_new) = found?;
-        if !matches!(by, By::Copying(_)) {
+        if !matches!(by, Authority::Copying(_)) {
             copying::refuse_unfinished(&pool)?;
         }
         if is_new {
@@ -127,12 +127,12 @@ impl OpenPools {
         store: &Arc<Inner>,
         name: &str,
         access: Access,
-        by: By<'_>,
+        by: Authority<'_>,
     ) -> Result<(Arc<PoolInner>, bool)> {
         let (key, is_copying) = match by {
-            By::Key(key) => (key, false),
-            By::Internal => (None, false),
-            By::Copying(key) => (key, true),
+            Authority::Key(key) => (key, false),
+            Authority::Internal => (None, false),
+            Authority::Copying(key) => (key, true),
         };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
@@ -144,7 +144,7 @@ impl OpenPools {
                     // One that a policy made read-only will not become writable by asking again.
                     Some(pool) if access == Access::ReadOnly || pool.wanted.writes() => {
                         // Every opener has to give the key.
-                        if matches!(by, By::Key(_)) && (pool.hidden || key.is_some()) {
+                        if matches!(by, Authority::Key(_)) && (pool.hidden || key.is_some()) {
                             drop(store.store.open_pool_with(name, Access::ReadOnly, key)?);
                         }
                         return Ok((pool, false));

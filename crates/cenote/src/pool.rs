@@ -7,7 +7,7 @@ use crate::frames::{Covered, Entered, Frame, covers_here, lock_all};
 use crate::local;
 use crate::names;
 use crate::open_pool::{Pool, PoolInner};
-use crate::open_pools::{By, pools_of};
+use crate::open_pools::{Authority, pools_of};
 use crate::patience::is_late;
 use crate::persist::Persist;
 use crate::process_lock::turns;
@@ -274,7 +274,8 @@ impl Pool {
         let pools = store.store.pools();
         let open = |info: &PoolInfo| {
             let name = &info.record.name;
-            match pools_of(store).find_or_open(store, name, Access::ReadWrite, By::Internal) {
+            match pools_of(store).find_or_open(store, name, Access::ReadWrite, Authority::Internal)
+            {
                 // Another thread has removed it meanwhile: nothing there leads here any more.
                 Err(Error::Store(StoreError::PoolUnknown { .. })) => None,
                 opened => Some(opened),

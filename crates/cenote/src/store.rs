@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::extensions::Extensions;
 use crate::frames::Covered;
 use crate::open_pool::{Pool, PoolInner};
-use crate::open_pools::{By, OpenPools, pools_of};
+use crate::open_pools::{Authority, OpenPools, pools_of};
 use crate::psync::after_commit;
 use crate::reclaim::Reclaims;
 use crate::recovery::RecoveryOptions;
@@ -355,7 +355,7 @@ impl Store {
 
     fn open_pool(&self, name: &str, access: Access, key: Option<&Keyring>) -> Result<Pool> {
         pools_of(&self.inner)
-            .find_or_open(&self.inner, name, access, By::Key(key))
+            .find_or_open(&self.inner, name, access, Authority::Key(key))
             .map(|inner| Pool { inner })
     }
 

@@ -1,6 +1,6 @@
 //! Views that the calling thread holds.
 
-use crate::had::{Had, How};
+use crate::had::{Had, LockMode};
 use crate::open_pool::PoolInner;
 use core::cell::{Cell, RefCell};
 
@@ -24,7 +24,7 @@ pub(crate) fn had_in_views() -> Vec<Had> {
         return Vec::new();
     }
     let had = |viewed: &RefCell<Vec<*const PoolInner>>| {
-        viewed.borrow().iter().map(|pool| Had::new(*pool, How::Shared)).collect()
+        viewed.borrow().iter().map(|pool| Had::new(*pool, LockMode::Shared)).collect()
     };
     VIEWED.try_with(had).unwrap_or_default()
 }

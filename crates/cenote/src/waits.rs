@@ -19,7 +19,7 @@
 
 use crate::error::{Error, Result};
 use crate::frames::{had_in_transactions, is_any_here};
-use crate::had::{Had, How};
+use crate::had::{Had, LockMode};
 use crate::open_pool::PoolInner;
 use crate::patience::patience;
 use crate::unwaiting::must_not_wait;
@@ -106,7 +106,7 @@ impl PoolInner {
     #[cold]
     #[inline(never)]
     fn wait_for_read_lock(&self, nested: bool, gates: &[&Self]) -> Result<RwLockReadGuard<'_, ()>> {
-        let _noted = self.before_waiting(How::Shared, false, gates)?;
+        let _noted = self.before_waiting(LockMode::Shared, false, gates)?;
         match patience(false) {
             Some(until) if nested => self.in_time(self.lock.try_read_recursive_until(until)),
             Some(until) => self.in_time(self.lock.try_read_until(until)),
@@ -160,14 +160,19 @@ impl PoolInner {
     #[cold]
     #[inline(never)]
     fn wait_for_write_lock(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        let _noted = self.before_waiting(How::Alone, true, &[])?;
+        let _noted = self.before_waiting(LockMode::Alone, true, &[])?;
         match patience(true) {
             Some(until) => self.in_time(self.lock.try_write_until(until)),
             None => Ok(self.lock.write()),
         }
     }
 
-    fn before_waiting(&self, how: How, begins: bool, gates: &[&Self]) -> Result<Option<Noted>> {
+    fn before_waiting(
+        &self,
+        how: LockMode,
+        begins: bool,
+        gates: &[&Self],
+    ) -> Result<Option<Noted>> {
         self.noted(Had::new(self, how), begins, gates)
     }
 

@@ -93,7 +93,7 @@ fn metadata_puddles_in<E>(puddles: &[PuddleRecord], read: ReadImage<'_, E>) -> R
 }
 
 /// A puddle in private memory, of zeros where nothing was copied.
-struct Place {
+struct CopiedPuddle {
     extent: Extent,
     region: OwnedRegion,
     slot: AtomicPtr<()>,
@@ -101,7 +101,7 @@ struct Place {
 
 /// Puddles of a pool, of which the metadata are copied.
 struct Copy {
-    places: Vec<Place>,
+    places: Vec<CopiedPuddle>,
     named: Named,
 }
 
@@ -125,7 +125,7 @@ impl Copy {
             })?;
             let addr = (region.as_ptr().expose_provenance() as u64).next_multiple_of(SLOT_SIZE);
             let extent = Extent { index: puddle.index, addr, size: puddle.size };
-            Ok(Place { extent, region, slot: AtomicPtr::new(null_mut()) })
+            Ok(CopiedPuddle { extent, region, slot: AtomicPtr::new(null_mut()) })
         };
         let places = puddles.iter().map(place).collect::<Result<_, LoggedError>>()?;
         Ok(Self { places, named: Named::default() })
@@ -134,9 +134,12 @@ impl Copy {
     /// A part of a puddle's memory; empty if it is not all in it.
     fn bytes(&mut self, puddle: u32, from: u64, len: u64) -> &mut [u8] {
         let place = self.places.iter().find(|place| place.extent.index == puddle);
-        let inside =
-            |place: &&Place| from.checked_add(len).is_some_and(|end| end <= place.extent.size);
-        let Some(Place { extent, region, .. }) = place.filter(inside) else { return &mut [] };
+        let inside = |place: &&CopiedPuddle| {
+            from.checked_add(len).is_some_and(|end| end <= place.extent.size)
+        };
+        let Some(CopiedPuddle { extent, region, .. }) = place.filter(inside) else {
+            return &mut [];
+        };
         let start = extent.addr + from - region.as_ptr().expose_provenance() as u64;
         // SAFETY: the puddle lies in the region, which is this value's alone, and the range in the
         // puddle.
@@ -247,7 +250,7 @@ unsafe impl Backing for Copy {
     }
 
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
-        let here = |place: &&Place| addr.wrapping_sub(place.extent.addr) < place.extent.size;
+        let here = |place: &&CopiedPuddle| addr.wrapping_sub(place.extent.addr) < place.extent.size;
         self.places.iter().find(here).map(|place| &place.slot)
     }
 

@@ -20,7 +20,7 @@ use super::anchor;
 use super::claims::{Claim, classify};
 use super::damage::ILLEGAL;
 use super::marks;
-use super::runs::Backing as _;
+use super::runs::RunWords as _;
 use super::superblock::{PuddleHeap, clear, is_tiny_class};
 use super::survey::{Survey, survey};
 use crate::class::{blocks_per_superblock, class_size};

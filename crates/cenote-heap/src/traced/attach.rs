@@ -33,7 +33,7 @@ static OPENING: ProcessLock<()> = ProcessLock::new(());
 
 /// What a process may do with a puddle that it attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum AttachMode {
     /// It has taken the puddle a moment ago, and has the pool's lock, where there is one.
     New,
     /// It may adopt the puddle: it has the pool's lock, where there is one.
@@ -127,7 +127,7 @@ impl<G: Backing> TracedHeap<G> {
         adopt: bool,
     ) -> Result<bool, OpenError> {
         let Some(extent) = growth.pending.get(at).copied() else { return Ok(false) };
-        let how = if adopt { How::Adopting } else { How::Joining };
+        let how = if adopt { AttachMode::Adopting } else { AttachMode::Joining };
         if !self.attach(growth, &extent, how)? {
             return Ok(false);
         }
@@ -208,7 +208,7 @@ impl<G: Backing> TracedHeap<G> {
         &self,
         _locked: &mut Growth,
         extent: &Extent,
-        how: How,
+        how: AttachMode,
     ) -> Result<bool, OpenError> {
         let (index, addr) = (extent.index, extent.addr);
         self.backing.map(extent).map_err(|source| OpenError::Backing { index, addr, source })?;
@@ -227,7 +227,7 @@ impl<G: Backing> TracedHeap<G> {
         let mut listed = Vec::new();
         if adopted && !planted(Bug::JoinAdoptsAgain) {
             puddle.adopted.store(true, Ordering::Release);
-        } else if session.is_some() && how == How::Joining {
+        } else if session.is_some() && how == AttachMode::Joining {
             return Ok(false);
         } else {
             if self.writable {
@@ -319,7 +319,7 @@ impl<G: Backing> TracedHeap<G> {
     ///
     /// A new puddle at level `process` gives the space of its tiny marks back: after the descriptor
     /// says so, and before any thread knows the puddle.
-    fn label(&self, puddle: &PuddleHeap, how: How) {
+    fn label(&self, puddle: &PuddleHeap, how: AttachMode) {
         let is_metadata = |number: u32| {
             let descriptor = puddle.descriptor(number);
             descriptor.is_valid() && descriptor.state == SuperblockState::Metadata as u32
@@ -336,7 +336,7 @@ impl<G: Backing> TracedHeap<G> {
         let first = core::ptr::from_ref(puddle.line(0));
         // SAFETY: descriptors of the mapping, one after the other: a writable pool's.
         unsafe { self.backing.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
-        if how == How::New && is_new && self.cuts() {
+        if how == AttachMode::New && is_new && self.cuts() {
             let layout = &puddle.layout;
             // SAFETY: the tiny marks of a puddle that no thread knows yet, and in which no
             // superblock is in use.

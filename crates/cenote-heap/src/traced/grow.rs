@@ -13,7 +13,7 @@
 //! Scavenging (see `refill`) looks at every superblock with free blocks. So it does not run at each
 //! shortage: it is due again after a quarter as many takings as it looked at superblocks. It always
 //! runs before an allocation fails because the pool is full.
-use super::attach::How;
+use super::attach::AttachMode;
 use super::cache::Cache;
 use super::members::{Members, Turn};
 use super::mutex::lock;
@@ -245,7 +245,7 @@ impl<G: Backing> TracedHeap<G> {
             self.attach_holding(growth, extent.addr, true).map_err(Shortage::Puddle)?;
         } else {
             growth.add(&extent);
-            self.attach(growth, &extent, How::New).map_err(Shortage::Puddle)?;
+            self.attach(growth, &extent, AttachMode::New).map_err(Shortage::Puddle)?;
         }
         if let Some(members) = &self.members {
             // It is adopted: the thread that sees the number can attach it.

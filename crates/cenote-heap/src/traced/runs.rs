@@ -25,7 +25,7 @@ pub(crate) enum TakenRun {
 }
 
 /// The anchors and hints of one puddle.
-pub(crate) trait Backing {
+pub(crate) trait RunWords {
     /// Anchor of superblock `number`.
     fn anchor(&self, number: u32) -> &AtomicU64;
     /// Word `word` of the hints.
@@ -35,7 +35,7 @@ pub(crate) trait Backing {
 }
 
 /// Takes the first run of `count` free superblocks that begins at a multiple of `align`.
-pub(crate) fn take(backing: &impl Backing, count: u32, align: u32) -> TakenRun {
+pub(crate) fn take(backing: &impl RunWords, count: u32, align: u32) -> TakenRun {
     let mut from = 0;
     let mut disturbed = false;
     while let Some(start) = next(backing, from, true) {
@@ -57,7 +57,7 @@ pub(crate) fn take(backing: &impl Backing, count: u32, align: u32) -> TakenRun {
 }
 
 /// Takes exactly this run, or nothing: which superblock could not be had.
-pub(crate) fn claim(backing: &impl Backing, start: u32, count: u32) -> Result<(), u32> {
+pub(crate) fn claim(backing: &impl RunWords, start: u32, count: u32) -> Result<(), u32> {
     for number in start..start + count {
         if !anchor::take(backing.anchor(number)) {
             // Their hints are still set.
@@ -72,7 +72,7 @@ pub(crate) fn claim(backing: &impl Backing, start: u32, count: u32) -> Result<()
 }
 
 /// Gives back superblocks that the caller owns.
-pub(crate) fn put(backing: &impl Backing, start: u32, count: u32) {
+pub(crate) fn put(backing: &impl RunWords, start: u32, count: u32) {
     for number in start..start + count {
         anchor::leave(backing.anchor(number), anchor::FREE);
         reach(Step::Unhinted);
@@ -82,7 +82,7 @@ pub(crate) fn put(backing: &impl Backing, start: u32, count: u32) {
 }
 
 /// First superblock from `from` on whose hint is set, or is not.
-fn next(backing: &impl Backing, from: u32, set: bool) -> Option<u32> {
+fn next(backing: &impl RunWords, from: u32, set: bool) -> Option<u32> {
     let mut at = from;
     while at < backing.len() {
         let word = backing.hints(at / 64).load(Ordering::Acquire);

@@ -437,7 +437,7 @@ impl PuddleHeap {
     }
 }
 
-impl runs::Backing for PuddleHeap {
+impl runs::RunWords for PuddleHeap {
     fn anchor(&self, number: u32) -> &AtomicU64 {
         &self.line(number).anchor
     }

@@ -45,7 +45,7 @@ use super::anchor;
 use super::marks;
 use super::members::Members;
 use super::mutex::lock;
-use super::runs::Backing as _;
+use super::runs::RunWords as _;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use crate::backing::{Backing, Sharing};

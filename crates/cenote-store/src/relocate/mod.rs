@@ -20,11 +20,11 @@
 //!
 //! Module `pending_rewrite` says how one puddle is rewritten, and which code reads a pending one.
 
+mod client;
 pub(crate) mod import;
 pub(crate) mod moving;
 mod neighbours;
 mod remote;
-mod through;
 mod what_keeps;
 pub(crate) mod window;
 

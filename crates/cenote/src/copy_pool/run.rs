@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::frames::Covered;
 use crate::names::DIRECTORY_ROOT;
 use crate::open_pool::{Pool, PoolInner};
-use crate::open_pools::{By, pools_of};
+use crate::open_pools::{Authority, pools_of};
 use crate::ptr::Ptr;
 use crate::running::run;
 use crate::session::Inner;
@@ -84,7 +84,7 @@ pub(super) fn copy(
 /// The pool to be copied. A change of a logged heap that a crash broke off is undone first, which
 /// takes a writer.
 fn source(store: &Arc<Inner>, name: &str) -> Result<Pool> {
-    let open = |access| pools_of(store).find_or_open(store, name, access, By::Key(None));
+    let open = |access| pools_of(store).find_or_open(store, name, access, Authority::Key(None));
     let inner = match open(Access::ReadOnly) {
         Err(Error::HeapOpen(OpenError::Logged(LoggedError::ReadOnly))) => open(Access::ReadWrite),
         opened => opened,
@@ -93,7 +93,7 @@ fn source(store: &Arc<Inner>, name: &str) -> Result<Pool> {
 }
 
 fn opened(store: &Arc<Inner>, names: Names<'_>, wanted: &PoolOptions) -> Result<Pool> {
-    let by = By::Copying(wanted.key.as_deref());
+    let by = Authority::Copying(wanted.key.as_deref());
     let inner = pools_of(store).find_or_open(store, names.pool, Access::ReadWrite, by)?;
     Ok(Pool { inner })
 }

@@ -31,7 +31,7 @@ use crate::checking::refuse_within;
 use crate::error::{Error, ReclaimRefused, Result};
 use crate::frames::covers_here;
 use crate::open_pool::{Pool, PoolInner};
-use crate::open_pools::{By, pools_of};
+use crate::open_pools::{Authority, pools_of};
 use crate::session::Store;
 use cenote_heap::BlockInfo;
 use cenote_layout::id::TypeId;
@@ -240,7 +240,7 @@ impl Pool {
             .iter()
             .filter(|info| info.record.id != self.id())
             .map(|info| {
-                pools_of(store).find_or_open(store, &info.record.name, access, By::Internal)
+                pools_of(store).find_or_open(store, &info.record.name, access, Authority::Internal)
             })
             .collect::<Result<_>>()?;
         self.refuse_waiting(&others)?;

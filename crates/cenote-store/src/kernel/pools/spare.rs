@@ -40,7 +40,7 @@
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::heap_puddle::NewPuddle;
 use crate::kernel::pools::pool::PoolHandle;
-use crate::kernel::puddles::ahead::{AheadPlan, Made, Maker, Order, Stage};
+use crate::kernel::puddles::prepared::{AheadPlan, Made, Maker, Order, Stage};
 use crate::kernel::puddles::puddle::primary_name;
 use crate::kernel::puddles::puddle::{DIR, file_name, first_page, make_header};
 use crate::kernel::puddles::verify::verify_file;

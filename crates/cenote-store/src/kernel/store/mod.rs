@@ -16,7 +16,7 @@ use crate::kernel::catalog::journals::Journals;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::{OpenOptions, PowerLossPolicy};
 use crate::kernel::interface::report::{Damage, StoreInfo};
-use crate::kernel::puddles::ahead::PreparedPuddle;
+use crate::kernel::puddles::prepared::PreparedPuddle;
 use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::puddles::stamps::Stamps;
 use crate::kernel::puddles::window::{Space, StoreWindow};
