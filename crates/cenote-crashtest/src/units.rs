@@ -453,3 +453,52 @@ fn log_entries(latest: &Image, log: &PuddleAt) -> Vec<(u64, u64)> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_medium::sim::{SimMedium, SimOptions};
+    use cenote_medium::{Durability, MapMode, Medium};
+    use std::collections::HashSet;
+
+    /// A state in which so many words may have each of so many values.
+    fn state_of(words: u64, values: u64) -> (std::sync::Arc<SimMedium>, CrashState) {
+        let sim = SimMedium::new(SimOptions::new(Durability::Power));
+        sim.create("file", 4096).expect("a file");
+        sim.sync("file").expect("durable");
+        sim.sync_dir("").expect("durable");
+        let base = cenote_sys::memory::find_free(1 << 20, 1 << 30).expect("addresses") as u64;
+        sim.reserve_window(base, 1 << 20).expect("a window");
+        // SAFETY: no reference leads there; the words are reached by raw pointers.
+        unsafe { sim.map("file", base, 4096, MapMode::ReadWrite) }.expect("mapped");
+        for value in 1..values {
+            for word in 0..words {
+                let at = (base + 64 * word) as usize;
+                // SAFETY: a word of the mapping.
+                unsafe { std::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(value) };
+            }
+            // The medium looks at memory.
+            let _ = sim.state_now();
+        }
+        let state = sim.state_now();
+        (sim, state)
+    }
+
+    #[test]
+    fn few_units_are_combined_whole_also_if_they_have_three_values() {
+        let reach = Reach { grain: Grain::Classes, exhaustive: 12, samples: 0 };
+        let (_sim, state) = state_of(8, 3);
+        let images = Images::of(&state, reach, true);
+        assert!(images.exhausted && images.units == 8);
+        let mut seen = HashSet::new();
+        images.visit(&state, &mut |image| {
+            seen.insert(image.hash());
+            true
+        });
+        assert_eq!(seen.len(), 3usize.pow(8), "more than 4,096");
+        let (_sim, state) = state_of(13, 2);
+        assert!(!Images::of(&state, reach, true).exhausted, "too many units");
+        let words = Reach { grain: Grain::Words, ..reach };
+        assert!(!Images::of(&state_of(8, 3).1, words, true).exhausted, "too many words");
+    }
+}

@@ -212,8 +212,9 @@ impl ImageExtent {
 }
 
 /// Whether a mark says that its block's contents are needed: it is ALLOCATED, or illegal and live
-/// to a writer of the pool ([`mark::is_live`]). Condemned blocks may come back: whether they do,
-/// the heap decides later.
+/// to a writer of the pool ([`mark::is_live`]); a large block with such a mark is out of use, and
+/// is looked at all the same. Condemned blocks may come back: whether they do, the heap decides
+/// later.
 #[inline]
 pub(crate) fn is_kept(mark: u8) -> bool {
     mark > mark::TAKEN || mark == mark::CONDEMNED && !planted(Bug::CondemnedNotRewritten)

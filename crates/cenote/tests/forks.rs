@@ -8,10 +8,13 @@
 #[allow(unused_imports)] // this program uses a part of it
 mod support;
 
-use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Result, Store};
+use cenote::{
+    Access, DataProtection, Error, HeapKind, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store,
+};
 use cenote_store::StoreError;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Persist)]
 struct Node {
@@ -377,6 +380,32 @@ fn a_child_waits_for_no_lock_of_a_thread_that_it_does_not_have() -> Result<()> {
     unharmed(fixture)
 }
 
+/// A thread of the parent has the locks of the protection nearly all the time.
+fn a_settling_child_waits_for_no_lock() -> Result<()> {
+    let dir = support::directory();
+    let store = Store::open(dir.path())?;
+    let protect = DataProtection::Deferred { wait_ms: 40 };
+    let options = PoolOptions { heap: HeapKind::Logged, protect, ..PoolOptions::default() };
+    let pool = store.create_pool("p", &options)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                pool.settle_protection();
+            }
+        });
+        let settles = || {
+            pool.settle_protection();
+            0
+        };
+        let ended: Vec<Ended> = (0..40).map(|_| in_child(settles)).collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(|ended| *ended == Ended::Exit(0)), "{ended:?}");
+    });
+    drop(pool);
+    store.close()
+}
+
 fn own_store(path: &Path) -> Result<()> {
     let store = Store::open(path)?;
     let pool = store.pool("p")?;
@@ -391,13 +420,14 @@ fn main() {
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("XDG_STATE_HOME", state.path()) };
     type Test = (&'static str, fn() -> Result<()>);
-    let tests: [Test; 7] = [
+    let tests: [Test; 8] = [
         ("locks", a_child_waits_for_no_lock_of_a_thread_that_it_does_not_have),
         ("transactions", a_transaction_that_is_forked_is_no_transaction_of_the_child),
         ("views", a_view_that_is_forked_shows_nothing),
         ("stores of the child", a_reference_from_before_never_leads_into_a_store_of_the_child),
         ("memory of the child", a_reference_from_before_never_leads_into_memory_of_the_child),
         ("drops", handles_are_dropped_in_a_child_in_any_order),
+        ("protection", a_settling_child_waits_for_no_lock),
         ("own stores", a_child_may_have_a_store_of_its_own_and_not_its_parents),
     ];
     let mut failed = 0;

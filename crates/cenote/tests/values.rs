@@ -222,12 +222,23 @@ fn put_mark(dir: &Path, mark: u8) {
     std::fs::write(path, bytes).expect("writable");
 }
 
+/// Allocates a record beside the record: a superblock without a used block is free as a whole.
+fn neighbour(dir: &Path) -> Result<()> {
+    Store::open(dir)?.pool("p")?.write(|tx| {
+        let other = tx.alloc(Other { mark: [0; 16], number: 2 })?;
+        // SAFETY: not followed.
+        let next = tx.alloc(Record { mark: [0; 16], ..record(unsafe { other.cast() }) })?;
+        tx.set_named_root("next", Some(next))
+    })
+}
+
 /// Marks that no import takes for an allocated block, and that a running process takes for one.
 #[test]
 fn a_block_whose_mark_is_no_openers_is_shown_to_none_after_an_import() -> Result<()> {
     for mark in mark::TAKEN..mark::ALLOCATED {
         for access in [Access::ReadOnly, Access::ReadWrite] {
             let (from, to) = (store()?, directory());
+            neighbour(from.path())?;
             put(from.path(), offset_of!(Record, flag), &[9]);
             put_mark(from.path(), mark);
             let archive = archive(from.path())?;
@@ -262,11 +273,12 @@ fn a_block_whose_mark_is_no_openers_is_shown_to_none_after_an_import() -> Result
 #[test]
 fn a_reader_is_shown_no_block_that_is_free_for_the_next_opener() -> Result<()> {
     let dir = store()?;
+    neighbour(dir.path())?;
     put_mark(dir.path(), mark::TAKEN);
-    let shown = read_only(dir.path())?.named_root::<Other>("other").map(|_| ());
-    assert!(shown.is_ok(), "{shown:?}");
     let pool = read_only(dir.path())?;
-    let shown = pool.read()?.root::<Record>().map(|root| root.is_some());
+    let view = pool.read()?;
+    assert!(view.named_root::<Record>("next")?.is_some());
+    let shown = view.root::<Record>().map(|root| root.is_some());
     assert!(matches!(shown, Err(Error::Dangling { .. })), "{shown:?}");
     Ok(())
 }
@@ -356,6 +368,19 @@ fn the_first_open_after_damage_shows_no_value_that_is_none() -> Result<()> {
             values_of(dir.path(), &OpenOptions::default())?.is_none(),
             "all is well but for the {what}"
         );
+    }
+    Ok(())
+}
+
+/// The damage is the record's own mark, which is illegal then, and live.
+#[test]
+fn the_first_open_after_damage_looks_at_values_whose_marks_are_illegal() -> Result<()> {
+    for mark in mark::TAKEN + 1..mark::ALLOCATED {
+        let dir = store()?;
+        put(dir.path(), offset_of!(Record, flag), &[9]);
+        put_mark(dir.path(), mark);
+        let error = values_of(dir.path(), &OpenOptions::default())?;
+        assert!(matches!(error, Some(Error::InvalidValues { count: 1, .. })), "mark {mark:#x}");
     }
     Ok(())
 }

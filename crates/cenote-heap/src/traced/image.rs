@@ -1,8 +1,8 @@
 //! The images of a traced heap's puddles: descriptors and marks in each say which blocks it has.
 //!
 //! Their meaning together is decided as the heap decides it when it adopts a puddle
-//! ([`super::adopt`]): a block is allocated if its superblock's descriptor is whole and its mark
-//! says ALLOCATED, and nothing else. A large block has all its superblocks, or is none
+//! ([`super::adopt`]): a block is held if its superblock's descriptor is whole and its mark says
+//! so ([`is_kept`]), and nothing else. A large block has all its superblocks, or is none
 //! ([`super::claims`]); while it is not known which, its head is *open*.
 //!
 //! One pass goes from superblock to superblock. It reads an image that is in memory where it lies,

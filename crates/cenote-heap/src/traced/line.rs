@@ -151,11 +151,15 @@ pub(crate) struct PuddleLines {
     pub(super) lines: *const DescriptorLine,
     /// Where the marks of superblock 0 lie. The tiny marks of all superblocks end here.
     pub(super) marks: u64,
+    /// The lowest mark of a live block: TAKEN. In a pool that is open for reading only ALLOCATED,
+    /// because a mark that a writer left as TAKEN is free for the next opener.
+    pub(super) live_from: u8,
 }
 
 impl PuddleLines {
     /// No place.
-    pub(crate) const NOWHERE: Self = Self { base: 0, size: 0, lines: core::ptr::null(), marks: 0 };
+    pub(crate) const NOWHERE: Self =
+        Self { base: 0, size: 0, lines: core::ptr::null(), marks: 0, live_from: mark::TAKEN };
 
     /// The descriptor of the superblock that holds `addr`, and the offset in the puddle.
     ///
@@ -192,6 +196,12 @@ impl PuddleLines {
         Some(unsafe { &*with_exposed_provenance::<AtomicU8>(at as usize) })
     }
 
+    /// Whether a block with this mark belongs to a program.
+    #[inline]
+    pub(crate) const fn is_live(&self, mark: u8) -> bool {
+        mark >= self.live_from
+    }
+
     /// [`crate::PuddleHeap::is_live`]; also the line and its geometry.
     ///
     /// # Safety
@@ -209,7 +219,7 @@ impl PuddleLines {
             return None;
         }
         // SAFETY: the caller's.
-        let marked = mark::is_live(unsafe { self.mark(geometry, offset) }?.load(Ordering::Acquire));
-        (marked && line.geometry() == geometry).then_some((line, geometry))
+        let mark = unsafe { self.mark(geometry, offset) }?.load(Ordering::Acquire);
+        (self.is_live(mark) && line.geometry() == geometry).then_some((line, geometry))
     }
 }

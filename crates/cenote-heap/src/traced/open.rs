@@ -15,12 +15,10 @@ use super::slow::Slow;
 use super::state::{IDLE_WORDS, TracedHeap, next_number};
 use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
-use crate::capability::{Reclaim as _, Trace};
-use crate::error::{AllocError, FreeError, OpenError, PlaceError, RecoverError, RootError};
-use crate::heap::{Heap, Inspect, address_on, place_on};
-use crate::report::{HeapReport, HeapStats, RecoveryReport};
+use crate::capability::Reclaim as _;
+use crate::error::{AllocError, FreeError, OpenError, PlaceError, RootError};
+use crate::heap::{Heap, address_on, place_on};
 use crate::roots::RootWay;
-use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{RootEntry, RootSlot, mark};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
@@ -28,14 +26,13 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_protect::HiddenWindow;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 impl<G: Backing> TracedHeap<G> {
     /// Opens the heap of a pool. Only the root puddle is looked at; others follow when they are
     /// needed. Where processes share the pool, this one becomes a member.
     ///
-    /// After a loss of power, [`Trace::recover`] must be called before anything else.
+    /// After a loss of power, [`crate::Trace::recover`] must be called before anything else.
     ///
     /// # Errors
     /// The pool has no usable root puddle, its heap is open already, or in as many processes as can
@@ -219,44 +216,6 @@ impl<G: Backing> Heap for TracedHeap<G> {
 
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
         self.write_root(index, addr, type_id)
-    }
-}
-
-impl<G: Backing> Inspect for TracedHeap<G> {
-    fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
-        self.walk_blocks(visit)
-    }
-
-    fn check_from(
-        &self,
-        types: Option<&dyn Types>,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
-        self.check_heap(types, roots, options)
-    }
-
-    fn foreign_pointers(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-    ) -> Result<BTreeSet<u64>, RecoverError> {
-        self.foreign_of(types, roots)
-    }
-
-    fn stats(&self) -> Result<HeapStats, RecoverError> {
-        self.count()
-    }
-}
-
-impl<G: Backing> Trace for TracedHeap<G> {
-    fn recover_with(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<RecoveryReport, RecoverError> {
-        self.recover_heap(types, roots, options)
     }
 }
 

@@ -39,9 +39,10 @@ use super::survey;
 use super::trace::{TraceRoot, Traced, Tracer};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
-use crate::capability::Reclaim as _;
+use crate::capability::{Reclaim as _, Trace};
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
+use crate::heap::Inspect;
 use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{Descriptor, mark};
@@ -62,24 +63,75 @@ struct At<'a> {
     number: u32,
 }
 
-impl<G: Backing> TracedHeap<G> {
-    /// Traces from the numbered roots and from `roots`.
-    pub(crate) fn trace(
-        &self,
-        tracer: &Tracer<'_, G>,
-        roots: &[u64],
-        foreign: bool,
-        options: TraceOptions<'_>,
-    ) -> Result<Traced, RecoverError> {
-        let (mut all, damaged) = crate::traced::roots::all(self.root_puddle());
-        all.extend(roots.iter().map(|&to| TraceRoot { at: 0, to, target: TypeId::UNTYPED }));
-        let mut traced = tracer.run(&all, foreign, options)?;
-        traced.damaged_roots = damaged;
-        Ok(traced)
+impl<G: Backing> Inspect for TracedHeap<G> {
+    fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
+        self.attach_all()?;
+        for puddle in self.puddles.all() {
+            for (number, holds) in contents(&puddle).into_iter().enumerate() {
+                each_block(
+                    &puddle,
+                    number as u32,
+                    holds,
+                    &|w| marked(&puddle, number, holds, w),
+                    visit,
+                );
+            }
+        }
+        Ok(())
     }
 
-    /// [`crate::Inspect::foreign_pointers`].
-    pub(super) fn foreign_of(
+    fn check_from(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.attach_all()?;
+        let growth = lock(&self.growth);
+        let held = HeldHeap::new(&self.growth);
+        let puddles = self.puddles.all();
+        let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
+        report.damaged_roots = roots::all(self.root_puddle()).1;
+        let tracer = types.map(|types| Tracer::new(&self.backing, types, &puddles));
+        if let Some(tracer) = &tracer {
+            let traced = self.trace(tracer, roots, false, options)?;
+            report.trace = Some(traced.counts);
+        }
+        let mut leaks = Vec::new();
+        if let (Some(root), None) = (self.root_puddle(), self.sweep_state()) {
+            report.damage.push(Damage::harmless(root, 0, SWEEP_UNKNOWN, 0));
+        }
+        for (ordinal, puddle) in puddles.iter().enumerate() {
+            let holds = contents(puddle);
+            for (number, claim) in classify(puddle).into_iter().enumerate() {
+                let at = number as u32;
+                let pointers = || tracer.as_ref().map_or(0, |t| t.lost(ordinal, at));
+                report.damage.push(match (claim, holds[number]) {
+                    (_, Holds::Damaged(reason)) => Damage::lost(puddle, at, reason, pointers()),
+                    (_, Holds::Quarantined { class, survey, .. }) => {
+                        Damage::quarantined(puddle, at, class, survey)
+                    }
+                    (Claim::Invalid(reason), _) => Damage::harmless(puddle, at, reason, pointers()),
+                    (Claim::Tail { valid: false, .. }, Holds::Tail) => {
+                        Damage::harmless(puddle, at, "checksum does not fit", pointers())
+                    }
+                    _ => continue,
+                });
+            }
+            report.miscounted.extend(miscounted(puddle));
+            if let Some(tracer) = &tracer {
+                compare(tracer, ordinal, puddle, &holds, &mut report, &mut leaks);
+            }
+        }
+        if let Some(tracer) = tracer.filter(|_| !leaks.is_empty()) {
+            self.check_leaks(&tracer, &puddles, &leaks, &mut report)?;
+        }
+        drop(held);
+        drop(growth);
+        Ok(report)
+    }
+
+    fn foreign_pointers(
         &self,
         types: &dyn Types,
         roots: &[u64],
@@ -95,7 +147,14 @@ impl<G: Backing> TracedHeap<G> {
         Ok(traced.foreign)
     }
 
-    pub(crate) fn recover_heap(
+    fn stats(&self) -> Result<HeapStats, RecoverError> {
+        self.attach_all()?;
+        Ok(count(&self.puddles.all()))
+    }
+}
+
+impl<G: Backing> Trace for TracedHeap<G> {
+    fn recover_with(
         &self,
         types: &dyn Types,
         roots: &[u64],
@@ -159,6 +218,23 @@ impl<G: Backing> TracedHeap<G> {
         self.forget_dead();
         report.took = began.elapsed();
         Ok(report)
+    }
+}
+
+impl<G: Backing> TracedHeap<G> {
+    /// Traces from the numbered roots and from `roots`.
+    pub(crate) fn trace(
+        &self,
+        tracer: &Tracer<'_, G>,
+        roots: &[u64],
+        foreign: bool,
+        options: TraceOptions<'_>,
+    ) -> Result<Traced, RecoverError> {
+        let (mut all, damaged) = crate::traced::roots::all(self.root_puddle());
+        all.extend(roots.iter().map(|&to| TraceRoot { at: 0, to, target: TypeId::UNTYPED }));
+        let mut traced = tracer.run(&all, foreign, options)?;
+        traced.damaged_roots = damaged;
+        Ok(traced)
     }
 
     /// Makes one superblock's marks what tracing found; where marks are to be believed, what is
@@ -264,57 +340,6 @@ impl<G: Backing> TracedHeap<G> {
         }
     }
 
-    pub(crate) fn check_heap(
-        &self,
-        types: Option<&dyn Types>,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
-        self.attach_all()?;
-        let growth = lock(&self.growth);
-        let held = HeldHeap::new(&self.growth);
-        let puddles = self.puddles.all();
-        let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
-        report.damaged_roots = roots::all(self.root_puddle()).1;
-        let tracer = types.map(|types| Tracer::new(&self.backing, types, &puddles));
-        if let Some(tracer) = &tracer {
-            let traced = self.trace(tracer, roots, false, options)?;
-            report.trace = Some(traced.counts);
-        }
-        let mut leaks = Vec::new();
-        if let (Some(root), None) = (self.root_puddle(), self.sweep_state()) {
-            report.damage.push(Damage::harmless(root, 0, SWEEP_UNKNOWN, 0));
-        }
-        for (ordinal, puddle) in puddles.iter().enumerate() {
-            let holds = contents(puddle);
-            for (number, claim) in classify(puddle).into_iter().enumerate() {
-                let at = number as u32;
-                let pointers = || tracer.as_ref().map_or(0, |t| t.lost(ordinal, at));
-                report.damage.push(match (claim, holds[number]) {
-                    (_, Holds::Damaged(reason)) => Damage::lost(puddle, at, reason, pointers()),
-                    (_, Holds::Quarantined { class, survey, .. }) => {
-                        Damage::quarantined(puddle, at, class, survey)
-                    }
-                    (Claim::Invalid(reason), _) => Damage::harmless(puddle, at, reason, pointers()),
-                    (Claim::Tail { valid: false, .. }, Holds::Tail) => {
-                        Damage::harmless(puddle, at, "checksum does not fit", pointers())
-                    }
-                    _ => continue,
-                });
-            }
-            report.miscounted.extend(miscounted(puddle));
-            if let Some(tracer) = &tracer {
-                compare(tracer, ordinal, puddle, &holds, &mut report, &mut leaks);
-            }
-        }
-        if let Some(tracer) = tracer.filter(|_| !leaks.is_empty()) {
-            self.check_leaks(&tracer, &puddles, &leaks, &mut report)?;
-        }
-        drop(held);
-        drop(growth);
-        Ok(report)
-    }
-
     /// Verifies the links of leaks: a program may have kept the address of one, and links inside a
     /// collection are followed without a check ([`super::condemn`]).
     fn check_leaks(
@@ -343,27 +368,6 @@ impl<G: Backing> TracedHeap<G> {
                 }
             }
         });
-        Ok(())
-    }
-
-    pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
-        self.attach_all()?;
-        Ok(count(&self.puddles.all()))
-    }
-
-    pub(crate) fn walk_blocks(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
-        self.attach_all()?;
-        for puddle in self.puddles.all() {
-            for (number, holds) in contents(&puddle).into_iter().enumerate() {
-                each_block(
-                    &puddle,
-                    number as u32,
-                    holds,
-                    &|w| marked(&puddle, number, holds, w),
-                    visit,
-                );
-            }
-        }
         Ok(())
     }
 }

@@ -13,7 +13,6 @@ use super::superblock::PuddleHeap;
 use crate::backing::Backing;
 use crate::block::Mark;
 use crate::error::{FreeError, OpenError};
-use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -132,7 +131,7 @@ impl<G: Backing> TracedHeap<G> {
             block,
             size,
             type_id: line.type_id(),
-            allocated: mark::is_live(mark.load(Ordering::Acquire)),
+            allocated: puddle.place().is_live(mark.load(Ordering::Acquire)),
             mark: mark_of(mark),
         }
     }

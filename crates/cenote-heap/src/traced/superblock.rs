@@ -139,7 +139,9 @@ impl PuddleHeap {
         });
         let lines = copy.as_ref().map_or(mapped.as_ptr().cast_const(), |copy| copy.as_ptr());
         let marks = base + layout.marks;
-        let place = PuddleLines { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
+        let live_from = if writable { mark::TAKEN } else { mark::ALLOCATED };
+        let superblocks = layout.superblocks * SUPERBLOCK_SIZE;
+        let place = PuddleLines { base, size: superblocks, lines, marks, live_from };
         let adopted = AtomicBool::new(false);
         let mut puddle = Self {
             place,

@@ -193,6 +193,32 @@ fn sharing_is_asked_for_by_all_or_by_none() {
 }
 
 #[test]
+fn a_read_with_a_limit_does_not_go_before_a_process_that_waits_to_write() {
+    let daemon = daemon_with_counter();
+    let pool = share(&daemon.connect(), "numbers");
+    let mut other = Actor::start("sharer", &daemon);
+    assert_eq!(other.hear(), "open");
+    let view = pool.read().expect("a view");
+    other.tell("add 1");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let end = Instant::now() + Duration::from_secs(30);
+            // It may not wait yet.
+            let is_late =
+                |timeout| matches!(pool.read_timeout(timeout), Err(Error::NotFree { .. }));
+            while !is_late(Duration::from_millis(20)) {
+                assert!(Instant::now() < end, "a reader went before it each time");
+            }
+            assert!(matches!(pool.try_read(), Err(Error::NotFree { .. })));
+        });
+        waits.join().expect("not free");
+    });
+    drop(view);
+    assert_eq!(other.hear(), "1");
+    assert!(other.ends());
+}
+
+#[test]
 fn views_of_a_process_keep_out_writers_of_others_and_not_their_views() {
     let daemon = daemon_with_counter();
     let store = daemon.connect();
