@@ -199,7 +199,7 @@ impl From<OpenError> for Failure {
             OpenError::DaemonSilent { .. } => {
                 Self::Failed(format!("{error} (--wait SECONDS sets the limit)"))
             }
-            OpenError::Daemon { path, detail } => Self::Failed(format!(
+            OpenError::Daemon { path, detail, .. } => Self::Failed(format!(
                 "{path}: {detail}: is cenoted running? `cenoted --store DIR --socket {path}` \
                  starts it"
             )),

@@ -76,6 +76,12 @@ impl ErrorKind {
         }
     }
 
+    /// The kind of this code, if a release knows it.
+    #[must_use]
+    pub fn of_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
     /// Whether the same call may work later, without a change of the program or of data: another
     /// thread, process or user has to do something first.
     #[must_use]
@@ -124,6 +130,10 @@ mod tests {
     fn codes_differ_and_are_words_of_a_shell() {
         let codes: HashSet<&str> = ErrorKind::ALL.map(ErrorKind::code).into();
         assert_eq!(codes.len(), ErrorKind::ALL.len());
+        for kind in ErrorKind::ALL {
+            assert_eq!(ErrorKind::of_code(kind.code()), Some(kind));
+        }
+        assert_eq!(ErrorKind::of_code("other"), None);
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'-';
         assert!(codes.iter().all(|code| code.bytes().all(is_plain)));
     }

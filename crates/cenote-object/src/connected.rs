@@ -13,6 +13,7 @@ use crate::error::ObjectError;
 use crate::header::FoundState;
 use crate::shared::{Info, Shared};
 use cenote_journal::{Changes, Transfer};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::object::ObjectState;
 use cenote_store::{DaemonApi, ListedObject, ObjectInfo, StoreError};
 
@@ -31,7 +32,7 @@ impl Shared {
             let _ = daemon.detach_object(listed.object.id());
             let detail =
                 format!("object \"{}\" was replaced meanwhile: attach it again", info.record.name);
-            return Err(StoreError::Refused { detail }.into());
+            return Err(StoreError::Refused { kind: ErrorKind::Busy, detail }.into());
         }
         // SAFETY: the daemon's answer to this object's name, and its identity is the one asked for.
         unsafe { self.store.admit_file(&info.file(), file) }?;

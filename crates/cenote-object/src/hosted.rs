@@ -41,6 +41,7 @@ use crate::options::Permission;
 use crate::shared::{files, rooted};
 use cenote_journal::{ApplyTarget, Delivered, Limits, TransferError, distinct};
 use cenote_layout::catalog::AtRest;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::FileHandle;
@@ -257,9 +258,11 @@ impl Host {
         let (shared, store) = (self.shared(), self.raw());
         store.check_usable()?;
         if objects.is_empty() || objects.len() > OBJECTS_MAX {
-            return Err(
-                StoreError::Refused { detail: "one psync takes 1 to 1024 objects".into() }.into()
-            );
+            return Err(StoreError::Refused {
+                kind: ErrorKind::Misuse,
+                detail: "one psync takes 1 to 1024 objects".into(),
+            }
+            .into());
         }
         distinct(objects, OBJECTS_MAX).map_err(of_transfer)?;
         let mut targets = Vec::with_capacity(objects.len());
@@ -331,6 +334,6 @@ fn of_transfer(error: TransferError) -> ObjectError {
         }
         TransferError::Medium(error) => error.into(),
         TransferError::Journal(error) => error.into(),
-        other => StoreError::Refused { detail: other.to_string() }.into(),
+        other => StoreError::Refused { kind: ErrorKind::Misuse, detail: other.to_string() }.into(),
     }
 }

@@ -131,6 +131,7 @@ mod copied;
 mod dirty;
 mod door;
 mod error;
+mod error_kinds;
 mod header;
 mod hosted;
 mod look;

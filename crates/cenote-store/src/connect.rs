@@ -13,6 +13,7 @@ use crate::kernel::store::{Control, Inner, Store};
 use crate::lazy;
 use crate::parts;
 use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::superblock::Superblock;
 use cenote_medium::{GrantedMedium, MediumError, OwnedMedium};
 use cenote_sys::fork_guard;
@@ -34,8 +35,11 @@ impl Store {
     pub unsafe fn connect(home: &Home, daemon: Box<dyn DaemonApi>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
-        let refused =
-            |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };
+        let refused = |error: StoreError| OpenError::Daemon {
+            path: path.clone(),
+            kind: error.kind(),
+            detail: error.to_string(),
+        };
         let (base, len) = (home.window_base, home.window_len);
         let files = Arc::new(GrantedMedium::new(home.medium.clone()));
         // SAFETY: the files are the daemon's, which changes them; this medium refuses to.
@@ -90,8 +94,9 @@ impl Store {
         store.learn_types().map_err(refused)?;
         store.learn_pools().map_err(refused)?;
         let inner = store.arc();
-        let registration = lazy::register(inner)
-            .map_err(|error| refused(StoreError::Refused { detail: error.to_string() }))?;
+        let registration = lazy::register(inner).map_err(|error| {
+            refused(StoreError::Refused { kind: ErrorKind::Full, detail: error.to_string() })
+        })?;
         inner.control().registration = Some(registration);
         Ok(store)
     }

@@ -25,6 +25,7 @@ use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name};
 use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Remote, Store};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PuddleRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -443,5 +444,5 @@ fn check_granted(
     }
     let detail =
         format!("it granted an invalid puddle of {} bytes at {:#x}", record.size, record.addr);
-    Err(StoreError::Refused { detail })
+    Err(StoreError::Refused { kind: ErrorKind::Io, detail })
 }

@@ -4,6 +4,7 @@
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::options::Access;
 use cenote_layout::catalog::PoolRecord;
+use cenote_layout::error_kind::ErrorKind;
 
 /// What a change of a pool's owner, group and mode says; `None` leaves as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +68,7 @@ impl Credentials {
 
 pub(crate) fn bad_permissions(bits: u32) -> StoreError {
     StoreError::Refused {
+        kind: ErrorKind::Misuse,
         detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777"),
     }
 }

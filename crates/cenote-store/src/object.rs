@@ -28,6 +28,7 @@ use crate::kernel::store::{Control, Inner, Store};
 use crate::object_info::ObjectInfo;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::header::seal;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::object::ObjectHeader;
@@ -81,6 +82,7 @@ pub(crate) fn no_bits_but_permissions(bits: u32) -> Result<(), StoreError> {
     match bits & !0o777 {
         0 => Ok(()),
         _ => Err(StoreError::Refused {
+            kind: ErrorKind::Misuse,
             detail: format!("{bits:#o} are no permissions of an object: take 0 to 0o777"),
         }),
     }

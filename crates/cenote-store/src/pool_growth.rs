@@ -10,6 +10,7 @@ use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::check_size;
 use crate::kernel::puddles::puddle::Puddle;
 use cenote_layout::catalog::PoolMode;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::puddle::Role;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
@@ -33,7 +34,7 @@ impl PoolHandle {
     pub fn take_puddle_for(&self, role: Role, size: u64) -> Result<&Puddle, StoreError> {
         if !role.is_of_pool() {
             let detail = format!("a pool has no puddle of role {role}");
-            return Err(StoreError::Refused { detail });
+            return Err(StoreError::Refused { kind: ErrorKind::Misuse, detail });
         }
         if !self.is_writable() {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "let it grow" });

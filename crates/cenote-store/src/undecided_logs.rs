@@ -48,6 +48,7 @@ use crate::kernel::store::{Control, Inner, Store};
 use crate::log_decision::{LogDecision, UndecidedLogs};
 use crate::recovery::retry;
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
@@ -107,6 +108,7 @@ impl Store {
         let control = &mut *guard;
         let Some(found) = list(control).into_iter().find(|found| found.client == client) else {
             return Err(StoreError::Refused {
+                kind: ErrorKind::NotFound,
                 detail: format!(
                     "no log of client {client} is set aside: `cenote logs list` shows the clients \
                      that have one"
@@ -192,7 +194,7 @@ impl Inner {
             control.damage.extend(report.damage);
             let detail =
                 format!("the logs of client {client} fail their checks still: {}", why.join("; "));
-            return Err(StoreError::Refused { detail });
+            return Err(StoreError::Refused { kind: ErrorKind::Damaged, detail });
         };
         let state = &control.catalog.state;
         let space = state.clients.get(&client).and_then(|space| state.puddles.get(space));

@@ -1,5 +1,6 @@
 //! Turns the daemon's answers into errors and types of the store.
 
+use cenote_layout::error_kind::ErrorKind;
 use cenote_medium::{MediumError, Operation};
 use cenote_proto::{ObjectItem, Refusal, Reply};
 use cenote_store::{ListedObject, ObjectInfo, StoreError};
@@ -15,7 +16,10 @@ pub(crate) fn nonsense(reply: &Reply) -> io::Error {
 }
 
 pub(crate) fn one_only() -> StoreError {
-    StoreError::Refused { detail: "the daemon did not answer with one object, or file".into() }
+    StoreError::Refused {
+        kind: ErrorKind::Io,
+        detail: "the daemon did not answer with one object, or file".into(),
+    }
 }
 
 pub(crate) fn listed(item: ObjectItem) -> ListedObject {
@@ -24,15 +28,31 @@ pub(crate) fn listed(item: ObjectItem) -> ListedObject {
 }
 
 pub(crate) fn unexpected(reply: &Reply) -> StoreError {
-    StoreError::Refused { detail: nonsense(reply).to_string() }
+    let kind = match reply {
+        Reply::Refused(refusal) => kind_of(refusal),
+        _ => ErrorKind::Io,
+    };
+    StoreError::Refused { kind, detail: nonsense(reply).to_string() }
+}
+
+/// What a program can do about a refusal that has no error of its own.
+fn kind_of(refusal: &Refusal) -> ErrorKind {
+    match refusal {
+        Refusal::Limit { .. } => ErrorKind::Full,
+        Refusal::Malformed { .. } => ErrorKind::Misuse,
+        Refusal::NoSession => ErrorKind::Ended,
+        Refusal::Attached => ErrorKind::Busy,
+        Refusal::Other { kind, .. } => ErrorKind::of_code(kind).unwrap_or(ErrorKind::Io),
+        _ => ErrorKind::Denied,
+    }
 }
 
 /// A refusal in words, for where there is no pool to name.
 fn words(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Limit { detail } | Refusal::Malformed { detail } | Refusal::Other { detail } => {
-            detail.clone()
-        }
+        Refusal::Limit { detail }
+        | Refusal::Malformed { detail }
+        | Refusal::Other { detail, .. } => detail.clone(),
         Refusal::NoSession => "the session has ended".into(),
         Refusal::Attached => "this process is connected under that session already".into(),
         other => format!("the daemon refuses: {other:?}"),
@@ -86,7 +106,10 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
         }
         Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
         Refusal::Import { detail } => StoreError::Import { detail },
-        Refusal::Backup { detail } => StoreError::Backup { detail },
+        Refusal::Backup { kind, detail } => {
+            let kind = ErrorKind::of_code(&kind).unwrap_or(ErrorKind::Io);
+            StoreError::Backup { kind, detail }
+        }
         Refusal::NotStill { pids, waited_ms } => {
             StoreError::NotStill { pids, waited: Duration::from_millis(waited_ms.into()) }
         }
@@ -95,6 +118,6 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
                      import again"
                 .into(),
         },
-        other => StoreError::Refused { detail: words(&other) },
+        other => StoreError::Refused { kind: kind_of(&other), detail: words(&other) },
     }
 }

@@ -15,7 +15,7 @@
 use crate::answers::{error_of, unexpected};
 use crate::check;
 use crate::checking::refuse_within;
-use crate::connect::silent_at;
+use crate::connect::{of_connection, silent_at};
 use crate::error::{Error, Result};
 use crate::frames::is_any_here;
 use crate::line::{DaemonLine, is_lost};
@@ -23,6 +23,7 @@ use crate::open_pool::PoolInner;
 use crate::open_pools::pools_of;
 use crate::session::Store;
 use crate::silence::ConnectOptions;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_proto::{Reply, Request};
@@ -114,24 +115,31 @@ pub(crate) fn ask_for(
     target: &Path,
     more: &mut dyn FnMut() -> bool,
 ) -> core::result::Result<BackedUp, StoreError> {
-    let failed = |detail: String| StoreError::Backup { detail };
+    let failed = |kind, detail: String| StoreError::Backup { kind, detail };
     let asked = |error: io::Error| {
-        silent_at(socket, &error)
-            .unwrap_or_else(|| failed(format!("the daemon cannot be asked: {error}")))
+        silent_at(socket, &error).unwrap_or_else(|| {
+            failed(of_connection(&error), format!("the daemon cannot be asked: {error}"))
+        })
     };
-    let target = std::path::absolute(target).map_err(|error| failed(error.to_string()))?;
+    let target = std::path::absolute(target)
+        .map_err(|error| failed(ErrorKind::of_system(&error), error.to_string()))?;
     if std::fs::read_dir(&target).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(failed(format!("{} is not empty: name a new directory", target.display())));
+        return Err(failed(
+            ErrorKind::Exists,
+            format!("{} is not empty: name a new directory", target.display()),
+        ));
     }
-    let text = target.to_str().ok_or_else(|| failed("the target's name is no text".into()))?;
+    let text = target
+        .to_str()
+        .ok_or_else(|| failed(ErrorKind::Misuse, "the target's name is no text".into()))?;
     let (mut line, home, _image) = DaemonLine::open(socket, None, options).map_err(asked)?;
     if home.store != store {
-        return Err(failed("the daemon keeps another store now".into()));
+        return Err(failed(ErrorKind::NotFound, "the daemon keeps another store now".into()));
     }
     let request = Request::Backup { target: text.into(), within_ms: 0 };
     let reply = match line.ask_while(&request, Some(more)) {
         Ok(Some((reply, _))) => reply,
-        Ok(None) => return Err(failed("it was stopped".into())),
+        Ok(None) => return Err(failed(ErrorKind::Aborted, "it was stopped".into())),
         Err(error) if is_lost(&error) => {
             let detail = format!("the daemon has ended before it answered: {error}");
             return match target.join("superblock").exists() {
@@ -139,7 +147,7 @@ pub(crate) fn ask_for(
                     let why = StoreError::BackupUnsynced { detail };
                     Ok(BackedUp::Unsynced(BackupReport::default(), why))
                 }
-                false => Err(failed(detail)),
+                false => Err(failed(ErrorKind::NotFound, detail)),
             };
         }
         Err(error) => return Err(asked(error)),

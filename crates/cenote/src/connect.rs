@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::line::{DaemonLine, is_lost};
 use crate::session::Store;
 use crate::silence::{ConnectOptions, silent};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::{MediumError, Operation};
@@ -70,7 +71,11 @@ impl Store {
                     let (waited, why) = (silent.waited, silent.why.clone());
                     OpenError::DaemonSilent { path, waited, why }
                 }
-                None => OpenError::Daemon { path, detail: error.to_string() },
+                None => OpenError::Daemon {
+                    path,
+                    kind: of_connection(&error),
+                    detail: error.to_string(),
+                },
             }
         };
         let (line, home, image) = DaemonLine::open(path, None, *options).map_err(failed)?;
@@ -125,6 +130,7 @@ impl Client {
         }
         let refused = |error: io::Error| {
             silent_at(&self.path, &error).unwrap_or_else(|| StoreError::Refused {
+                kind: of_connection(&error),
                 detail: format!("the daemon at {} cannot be asked: {error}", self.path.display()),
             })
         };
@@ -194,12 +200,15 @@ impl Client {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
-        let refused = |detail: &str| StoreError::Refused { detail: detail.into() };
+        let refused = |kind, detail: &str| StoreError::Refused { kind, detail: detail.into() };
         let Ok(mut guard) = self.line.try_lock() else {
-            return Err(refused("another thread asks"));
+            return Err(refused(ErrorKind::Busy, "another thread asks"));
         };
         if guard.is_none() {
-            *guard = Some(self.resume().map_err(|error| refused(&error.to_string()))?);
+            *guard = Some(
+                self.resume()
+                    .map_err(|error| refused(of_connection(&error), &error.to_string()))?,
+            );
         }
         match guard.as_mut().map(|line| line.ask(request)) {
             Some(Ok(answer)) => Ok(answer),
@@ -207,9 +216,9 @@ impl Client {
                 if is_lost(&error) || silent(&error).is_some() {
                     *guard = None;
                 }
-                Err(refused(&error.to_string()))
+                Err(refused(of_connection(&error), &error.to_string()))
             }
-            None => Err(refused("the daemon has ended")),
+            None => Err(refused(ErrorKind::NotFound, "the daemon has ended")),
         }
     }
 
@@ -259,6 +268,7 @@ impl Client {
                 match offered {
                     Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
                     None => Err(StoreError::Refused {
+                        kind: ErrorKind::Misuse,
                         detail: "the store has a type of this name with another layout".into(),
                     }),
                 }
@@ -422,9 +432,18 @@ impl Client {
         match (granted.pop(), granted.is_empty()) {
             (Some(one), true) => Ok(one),
             _ => Err(StoreError::Refused {
+                kind: ErrorKind::Io,
                 detail: "the daemon did not answer with one puddle".into(),
             }),
         }
+    }
+}
+
+/// The kind of a connection that fails: without a daemon behind it there is no store.
+pub(crate) fn of_connection(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ErrorKind::NotFound,
+        _ => ErrorKind::of_system(error),
     }
 }
 
@@ -438,7 +457,10 @@ pub(crate) fn silent_at(path: &Path, error: &io::Error) -> Option<StoreError> {
 /// A number that no other request has.
 pub(crate) fn new_token() -> core::result::Result<Uuid, StoreError> {
     let token = cenote_sys::process::random_bytes16().map(Uuid::from_random_bytes);
-    token.map_err(|error| StoreError::Refused { detail: error.to_string() })
+    token.map_err(|error| StoreError::Refused {
+        kind: ErrorKind::of_system(&error),
+        detail: error.to_string(),
+    })
 }
 
 fn spec_of(manifest: &ImportManifest) -> ImportSpec {

@@ -7,6 +7,7 @@ use crate::answers::{error_of, listed, one_only, unexpected};
 use crate::connect::{Client, new_token};
 use crate::line::pages_of_pools;
 use cenote_layout::catalog::{PoolRecord, PuddleRecord};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -221,7 +222,12 @@ impl DaemonApi for Client {
                     let name = record.name.chars().take(200).collect();
                     return Err(StoreError::TypeTooLong { name, len, most: MESSAGE_LEN_MAX });
                 }
-                Err(error) => return Err(StoreError::Refused { detail: error.to_string() }),
+                Err(error) => {
+                    return Err(StoreError::Refused {
+                        kind: ErrorKind::Misuse,
+                        detail: error.to_string(),
+                    });
+                }
             };
             if len + more > MESSAGE_LEN_MAX && !piece.is_empty() {
                 self.register_piece(core::mem::take(&mut piece))?;

@@ -24,6 +24,7 @@ use cenote_heap::{
     BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, Inspect as _, RecoveryReport,
     SuperblockInfo, Trace, TraceOptions, Trim, TrimProgress, TrimReport,
 };
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::PoolId;
 use cenote_store::{Access, Anchor, AtRest, PoolInfo, PoolStart, StoreError, VerifiedPuddle};
@@ -150,7 +151,10 @@ impl Pool {
     /// data are write-protected, and locks are stored to without a transaction.
     pub fn owner_liveness(&self) -> Result<cenote_heap::locks::PoolLiveness> {
         self.inner.protected.refuse_locks(self.name())?;
-        let failed = |error: std::io::Error| StoreError::Refused { detail: error.to_string() };
+        let failed = |error: std::io::Error| StoreError::Refused {
+            kind: ErrorKind::of_system(&error),
+            detail: error.to_string(),
+        };
         Ok(cenote_heap::locks::PoolLiveness::new(&self.inner.handle).map_err(failed)?)
     }
 

@@ -17,6 +17,7 @@
 
 use crate::error::Result;
 use cenote_heap::PoolBacking;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_protect::{DeferredOptions, DeferredService, DeferredTiming};
 use cenote_store::{DataProtection, StoreError};
 use core::time::Duration;
@@ -45,6 +46,7 @@ impl ProtectedPool {
         };
         let options = DeferredOptions { timing, opens_at_once: true, ..DeferredOptions::default() };
         let failed = |error: std::io::Error| StoreError::Refused {
+            kind: ErrorKind::of_system(&error),
             detail: format!("write-protecting the data of pool `{}`: {error}", backing.name()),
         };
         let service = DeferredService::start(&options).map_err(failed)?;

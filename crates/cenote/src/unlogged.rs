@@ -13,6 +13,7 @@ use crate::persist::Persist;
 use crate::ptr::Ptr;
 use crate::session::{Store, refuse_unusable};
 use crate::tx::Tx;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_medium::Persistence;
 use cenote_store::{AtRest, PoolMode, StoreError};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 #[cold]
 #[must_use]
 pub fn refused(detail: String) -> Error {
-    StoreError::Refused { detail }.into()
+    StoreError::Refused { kind: ErrorKind::Misuse, detail }.into()
 }
 
 impl Pool {

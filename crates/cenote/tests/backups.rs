@@ -3,8 +3,8 @@
 
 use crate::support::directory;
 use cenote::{
-    Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store,
-    field,
+    Access, Error, ErrorKind, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader,
+    Result, Store, field,
 };
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
@@ -239,22 +239,25 @@ fn a_backup_that_cannot_be_made_leaves_nothing() -> Result<()> {
     let entries = || fs::read_dir(keep.path()).unwrap().count();
     let before = entries();
     let refused = |target: &Path| match store.backup(target) {
-        Err(Error::Store(StoreError::Backup { detail })) => detail,
+        Err(Error::Store(StoreError::Backup { kind, detail })) => (kind, detail),
         other => panic!("{other:?}"),
     };
     let full = keep.path().join("full");
     fs::create_dir(&full).unwrap();
     fs::write(full.join("x"), "x").unwrap();
-    assert!(refused(&full).contains("is not empty"));
-    assert!(refused(&keep.path().join("store/inside")).contains("inside the store"));
-    assert!(refused(&keep.path().join("none/there")).contains("cannot be made"));
+    let is = |(kind, detail): (ErrorKind, String), wanted, why: &str| {
+        assert!(kind == wanted && detail.contains(why), "{kind}: {detail}");
+    };
+    is(refused(&full), ErrorKind::Exists, "is not empty");
+    is(refused(&keep.path().join("store/inside")), ErrorKind::Misuse, "inside the store");
+    is(refused(&keep.path().join("none/there")), ErrorKind::NotFound, "cannot be made");
     let target = keep.path().join("copy");
     let mut steps = 0;
     let stopped = store.backup_with(&target, &mut |_, _| {
         steps += 1;
         steps < 2
     });
-    assert!(matches!(stopped, Err(Error::Store(StoreError::Backup { .. }))), "{stopped:?}");
+    assert!(stopped.as_ref().is_err_and(|e| e.kind() == ErrorKind::Aborted), "{stopped:?}");
     let in_tx = pool.write(|_| store.backup(&target).map(drop));
     assert!(matches!(in_tx, Err(Error::WouldDeadlock { .. })), "{in_tx:?}");
     fs::remove_dir_all(full).unwrap();

@@ -33,6 +33,7 @@ fn errors_of_names_and_handles_have_the_kinds_that_their_messages_tell() -> Resu
         kind(Store::open_with(dir.path().join("none"), &read_only()).map(drop)),
         ErrorKind::NotFound
     );
+    assert_eq!(kind(Store::connect(dir.path().join("socket")).map(drop)), ErrorKind::NotFound);
     let store = Store::open(dir.path().join("store"))?;
     let pool = store.create_pool("p", &PoolOptions::default())?;
     assert_eq!(kind(store.pool_with("q", Access::ReadWrite).map(drop)), ErrorKind::NotFound);

@@ -1,9 +1,11 @@
 //! Parts of answers that all kinds of requests have.
 
+use cenote_layout::error_kind::ErrorKind;
 use std::os::fd::OwnedFd;
 
 use cenote_proto::{MESSAGE_LEN_MAX, Refusal, Reply};
 use cenote_store::StoreError;
+use std::fmt::Display;
 
 /// Bytes of a page of a list: what is left of a message for the rest.
 pub(crate) const PAGE_LEN: usize = MESSAGE_LEN_MAX - 4096;
@@ -54,6 +56,15 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::Import { detail } => {
             Refusal::Import { detail: detail.chars().take(2000).collect() }
         }
-        other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
+        other => {
+            let kind = other.kind();
+            refused_as(kind, other)
+        }
     }
+}
+
+/// A refusal for which there is no other answer.
+pub(crate) fn refused_as(kind: ErrorKind, detail: impl Display) -> Refusal {
+    let detail = detail.to_string().chars().take(2000).collect();
+    Refusal::Other { kind: kind.code().into(), detail }
 }

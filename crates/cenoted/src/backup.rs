@@ -33,6 +33,7 @@ use crate::answers::{Answer, refusal};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::turns::LOOK_EVERY;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{Call, Channel, Refusal, Reply, Stance, decode, encode};
 use cenote_store::{BackedUp, PoolAtWork, StoreError};
@@ -52,13 +53,15 @@ const DYING: Duration = Duration::from_secs(1);
 /// Bytes of an answer, at most.
 const ANSWER_LEN_MAX: usize = 64;
 
-fn failed(detail: impl Into<String>) -> Refusal {
-    Refusal::Backup { detail: detail.into() }
+fn failed(kind: ErrorKind, detail: impl Into<String>) -> Refusal {
+    Refusal::Backup { kind: kind.code().into(), detail: detail.into() }
 }
 
 fn refused(error: StoreError) -> Refusal {
     match error {
-        StoreError::Backup { detail } => failed(detail.chars().take(2000).collect::<String>()),
+        StoreError::Backup { kind, detail } => {
+            failed(kind, detail.chars().take(2000).collect::<String>())
+        }
         error => refusal(error),
     }
 }
@@ -66,6 +69,7 @@ fn refused(error: StoreError) -> Refusal {
 /// Gives a client its ear.
 pub(crate) fn attend(session: &Session) -> Result<Answer, Refusal> {
     let failed = |error: std::io::Error| Refusal::Other {
+        kind: ErrorKind::of_system(&error).code().into(),
         detail: format!("no socket can be made: {error}"),
     };
     let (own, ear) = Channel::pair().map_err(failed)?;
@@ -85,20 +89,23 @@ pub(crate) fn make(
 ) -> Result<Answer, Refusal> {
     let target = Path::new(target);
     if !target.is_absolute() {
-        return Err(failed("the target is named from the root"));
+        return Err(failed(ErrorKind::Misuse, "the target is named from the root"));
     }
     let more = || !session.is_leaving() && !shared.sessions.is_stopping();
-    let turn = shared.backups.take(session.client, &shared.sessions, &more).map_err(failed)?;
+    let turn = shared
+        .backups
+        .take(session.client, &shared.sessions, &more)
+        .map_err(|why| failed(ErrorKind::Busy, why))?;
     let within = match within_ms {
         0 => shared.limits.standstill,
         ms => Duration::from_millis(ms.into()),
     };
     // Of the two stores, only the copy is written.
     let refused = |error| match error {
-        StoreError::Medium(full) if full.is_no_space() => failed(format!(
-            "{}: {full}, or name a directory on another file system",
-            target.display()
-        )),
+        StoreError::Medium(full) if full.is_no_space() => failed(
+            ErrorKind::Full,
+            format!("{}: {full}, or name a directory on another file system", target.display()),
+        ),
         error => refused(error),
     };
     let mut backup = shared.store.begin_backup(target).map_err(refused)?;
@@ -177,7 +184,7 @@ impl<'s> Crowd<'s> {
                 return Err(self.late(&missing));
             }
             if !more() {
-                return Err(failed("it was stopped"));
+                return Err(failed(ErrorKind::Aborted, "it was stopped"));
             }
             self.call_for(&missing)?;
             std::thread::sleep(LOOK_EVERY);
@@ -213,7 +220,8 @@ impl<'s> Crowd<'s> {
                 within_ms: left.as_millis() as u32,
                 longest_ms: LONGEST.as_millis() as u32,
             };
-            let packet = encode(self.number, &call).map_err(|error| failed(error.to_string()))?;
+            let packet = encode(self.number, &call)
+                .map_err(|error| failed(ErrorKind::Misuse, error.to_string()))?;
             if called.ear.send(&packet, &[]).is_ok() {
                 called.open.push_back(pools.iter().map(|pool| pool.pool).collect());
             }
@@ -323,7 +331,10 @@ impl Drop for Crowd<'_> {
 }
 
 fn went_on(called: &Called) -> Refusal {
-    failed(format!("process {} continued before its files were copied", called.session.pid))
+    failed(
+        ErrorKind::Busy,
+        format!("process {} continued before its files were copied", called.session.pid),
+    )
 }
 
 enum Heard {

@@ -3,6 +3,7 @@
 //! The thread waits for a message or for the end of the process. The socket alone is not enough: a
 //! child of a dead process may have inherited it, and then it stays open.
 
+use crate::answers::refused_as;
 use crate::ends;
 use crate::images::Sign;
 use crate::log::say;
@@ -13,6 +14,7 @@ use crate::session::Session;
 use crate::sessions::NotResumed;
 use crate::shared::Shared;
 use cenote_layout::catalog::HostedClientRecord;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use cenote_proto::{Channel, Received, Refusal, Reply, Request, decode, encode, peek};
 use cenote_store::Credentials;
@@ -57,6 +59,7 @@ impl Why {
                     .into(),
             },
             Self::Unseen => Refusal::Other {
+                kind: ErrorKind::Unsupported.code().into(),
                 detail: "the daemon does not see this process, because it runs in another process \
                          namespace (a container): it could not tell when the process ends; run the \
                          daemon where it sees its clients (in their namespace or outside of it, \
@@ -249,7 +252,7 @@ fn attach(
     }
     match cenote_sys::process::random_bytes16() {
         Ok(bytes) => begin(shared, Uuid::from_random_bytes(bytes), peer, start_ticks, credentials),
-        Err(error) => Err(Refusal::Other { detail: error.to_string() }),
+        Err(error) => Err(refused_as(ErrorKind::of_system(&error), error)),
     }
 }
 
@@ -286,7 +289,9 @@ fn begin(
 /// What the client's program is known by.
 fn give_image(shared: &Shared, client: Uuid) -> Result<Option<OwnedFd>, Refusal> {
     let given = shared.sessions.images().give(client);
-    given.map_err(|error| Refusal::Other { detail: format!("a client cannot be watched: {error}") })
+    given.map_err(|error| {
+        refused_as(ErrorKind::of_system(&error), format!("a client cannot be watched: {error}"))
+    })
 }
 
 /// The next message, which is there: its number and the request, or what is wrong with it. `None`:
@@ -332,7 +337,7 @@ fn converse(
             let ended =
                 shared.sessions.claim(session.client) && ends::end(shared, session, true).is_ok();
             let refused =
-                Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
+                Reply::Refused(refused_as(ErrorKind::Io, "the logs could not be looked at"));
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
             return ConnectionEnd::Goodbye;
         }
@@ -379,7 +384,7 @@ fn answer(channel: &Channel, number: u32, reply: &Reply, descriptors: &[OwnedFd]
     match encode(number, reply) {
         Ok(packet) => channel.send(&packet, &borrowed).is_ok(),
         Err(error) => {
-            let refusal = Reply::Refused(Refusal::Other { detail: error.to_string() });
+            let refusal = Reply::Refused(refused_as(ErrorKind::Misuse, error));
             encode(number, &refusal).is_ok_and(|packet| channel.send(&packet, &[]).is_ok())
         }
     }

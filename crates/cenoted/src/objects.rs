@@ -1,7 +1,7 @@
 //! What a client asks about objects. As in `requests.rs`, everything in a request is an allegation;
 //! `cenote_object` checks it against the catalog.
 
-use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal};
+use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal, refused_as};
 use crate::session::Session;
 use crate::settling::settle_those;
 use crate::shared::Shared;
@@ -116,6 +116,9 @@ fn refused(error: ObjectError) -> Refusal {
         ObjectError::Store(error) => refusal(error),
         ObjectError::Medium(error) => refusal(StoreError::Medium(error)),
         ObjectError::PsyncTooLarge { limit, .. } => Refusal::PsyncTooLarge { limit },
-        other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
+        other => {
+            let kind = other.kind();
+            refused_as(kind, other)
+        }
     }
 }

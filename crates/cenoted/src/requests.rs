@@ -2,12 +2,13 @@
 //! sizes and ranges are checked against the catalog, under its lock, by [`cenote_store`]'s
 //! operations for clients. The session and its credentials come from the kernel.
 
-use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal, short};
+use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal, refused_as, short};
 use crate::log::say;
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::spending::spend_types;
 use crate::{backup, imports, metrics_page, objects, overview, pools, puddles};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::Durability;
@@ -78,9 +79,8 @@ fn try_answer(
 ) -> Result<Answer, Refusal> {
     if request.rights() == Rights::Operator && !is_operator(credentials) {
         let kind = request.name();
-        return Err(Refusal::Other {
-            detail: format!("only the superuser and the daemon's user may send a {kind} request"),
-        });
+        let detail = format!("only the superuser and the daemon's user may send a {kind} request");
+        return Err(refused_as(ErrorKind::Denied, detail));
     }
     match request.topic() {
         Topic::Session => about_session(session, &request),
@@ -170,7 +170,10 @@ fn decide_logs(
 }
 
 fn failed_transfer(error: std::io::Error) -> StoreError {
-    StoreError::Refused { detail: format!("a file in memory cannot be made: {error}") }
+    StoreError::Refused {
+        kind: ErrorKind::of_system(&error),
+        detail: format!("a file in memory cannot be made: {error}"),
+    }
 }
 
 /// Logs that are set aside, for callers that may decide about them.

@@ -152,6 +152,8 @@ pub enum Refusal {
     },
     /// Anything else.
     Other {
+        /// The code of its kind: what a program can do about it.
+        kind: String,
         /// What it is, and what to do.
         detail: String,
     },
@@ -196,6 +198,8 @@ pub enum Refusal {
     },
     /// No backup was made, and there is no copy.
     Backup {
+        /// The code of its kind.
+        kind: String,
         /// Why.
         detail: String,
     },

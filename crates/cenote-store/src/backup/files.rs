@@ -10,6 +10,7 @@ use crate::kernel::store::{Control, Inner};
 use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::JournalMark;
@@ -65,7 +66,7 @@ impl BackupProgress<'_> {
         if (self.tell)(self.done, self.all.max(self.done)) {
             return Ok(());
         }
-        Err(StoreError::Backup { detail: "it was stopped".into() })
+        Err(StoreError::Backup { kind: ErrorKind::Aborted, detail: "it was stopped".into() })
     }
 }
 
@@ -308,12 +309,16 @@ fn failed(path: &Path, what: &str, error: &io::Error) -> StoreError {
         io::ErrorKind::ReadOnlyFilesystem => "name a directory that can be written".into(),
         _ => "name another directory".to_owned(),
     };
-    StoreError::Backup { detail: format!("{} cannot be {what}: {error}: {advice}", path.display()) }
+    StoreError::Backup {
+        kind: ErrorKind::of_system(error),
+        detail: format!("{} cannot be {what}: {error}: {advice}", path.display()),
+    }
 }
 
 /// The parent of a target, and the target's name.
 fn parts(target: &Path) -> Result<(PathBuf, String), StoreError> {
     let name = target.file_name().ok_or_else(|| StoreError::Backup {
+        kind: ErrorKind::Misuse,
         detail: format!("{} names no directory that could be made: name one", target.display()),
     })?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -331,15 +336,16 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
             target.display(),
             entry.file_name()
         );
-        return Err(StoreError::Backup { detail });
+        return Err(StoreError::Backup { kind: ErrorKind::Exists, detail });
     }
     if std::fs::symlink_metadata(target).is_ok_and(|found| !found.is_dir()) {
         let detail = format!("{} is no directory: name a new one", target.display());
-        return Err(StoreError::Backup { detail });
+        return Err(StoreError::Backup { kind: ErrorKind::Exists, detail });
     }
     let inside = |store: &Path| parent.canonicalize().is_ok_and(|parent| parent.starts_with(store));
     if store.canonicalize().is_ok_and(|store| inside(&store)) {
         return Err(StoreError::Backup {
+            kind: ErrorKind::Misuse,
             detail: format!("{} is inside the store: name one outside it", target.display()),
         });
     }

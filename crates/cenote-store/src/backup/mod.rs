@@ -62,6 +62,7 @@ use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, STAMP_AT, era_of, seal_of};
 use cenote_layout::superblock::{ORIGIN_COPY, STATE_CLEAN, Superblock};
@@ -111,6 +112,7 @@ impl Store {
         let inner = self.inner();
         if inner.is_client() {
             return Err(StoreError::Backup {
+                kind: ErrorKind::Misuse,
                 detail: "the daemon that keeps the store copies it".into(),
             });
         }
@@ -118,23 +120,27 @@ impl Store {
             inner.refuse_unless_closed()?;
         }
         let temporary = files::make_directory(target, Path::new(&inner.info.path))?;
-        let failed = |detail: String| {
+        let failed = |kind, detail: String| {
             let _ = std::fs::remove_dir_all(&temporary);
-            StoreError::Backup { detail }
+            StoreError::Backup { kind, detail }
         };
         let medium = RealMedium::open(&temporary, &MediumOptions::default());
-        let medium: Arc<dyn Medium> = Arc::new(medium.map_err(|error| failed(error.to_string()))?);
+        let medium: Arc<dyn Medium> =
+            Arc::new(medium.map_err(|error| failed(error.kind(), error.to_string()))?);
         // SAFETY: a directory that was just made, under a name that only this backup has. Its files
         // are mapped by nothing, and no store is opened there before it is renamed.
         let medium = unsafe { OwnedMedium::new(medium) };
         let held = match medium.hold("", LockKind::Exclusive) {
             Ok(Ok((guard, _))) => guard,
             Ok(Err(holder)) => {
-                return Err(failed(format!("{} is in use by {holder}", temporary.display())));
+                return Err(failed(
+                    ErrorKind::Busy,
+                    format!("{} is in use by {holder}", temporary.display()),
+                ));
             }
-            Err(error) => return Err(failed(error.to_string())),
+            Err(error) => return Err(failed(error.kind(), error.to_string())),
         };
-        files::mark_unfinished(&medium).map_err(|error| failed(error.to_string()))?;
+        files::mark_unfinished(&medium).map_err(|error| failed(error.kind(), error.to_string()))?;
         Ok(Backup {
             store: self.clone(),
             target: target.to_owned(),
@@ -281,6 +287,7 @@ impl Backup {
             return Ok(());
         }
         Err(StoreError::Backup {
+            kind: ErrorKind::Busy,
             detail: "clients of this daemon have pools of the store: wait until they have closed \
                      them, or back up through the daemon"
                 .into(),
@@ -418,6 +425,7 @@ impl Backup {
     pub fn finish(mut self) -> Result<BackedUp, StoreError> {
         let Some(Head { block, records, names }) = self.control.take() else {
             return Err(StoreError::Backup {
+                kind: ErrorKind::Misuse,
                 detail: "the files were not copied at one moment: copy them held before".into(),
             });
         };
@@ -485,7 +493,7 @@ impl Inner {
             "the store is open read-only and was not closed, so its copy would lack what recovery \
              writes: open it for writing, or copy its pools out (`cenote export`)"
                 .into();
-        Err(StoreError::Backup { detail })
+        Err(StoreError::Backup { kind: ErrorKind::Unfinished, detail })
     }
 
     /// Keeps all journals of the store quiet. Under the control lock.

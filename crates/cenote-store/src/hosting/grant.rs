@@ -8,6 +8,7 @@ use crate::kernel::pools::pool_rules::{find, start_of};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::write_protection::refuse_hosted;
 use cenote_layout::catalog::{LeaseRecord, PoolMode, PoolRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::superblock::ORIGIN_COPY;
 use cenote_medium::planted::{Bug, planted};
@@ -242,5 +243,5 @@ fn not_shared(name: &str) -> StoreError {
          processes that share a pool have no such moment: open it with Access::ReadWrite in one \
          process"
     );
-    StoreError::Refused { detail }
+    StoreError::Refused { kind: ErrorKind::Unsupported, detail }
 }

@@ -7,6 +7,7 @@ use crate::kernel::pools::pool_rules::check_size;
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Store};
 use cenote_layout::catalog::{PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, header_space};
 use cenote_medium::{MediumError, Operation};
@@ -125,6 +126,7 @@ impl Store {
         };
         let Some(puddle) = control.catalog.state.puddles.values().find(holds) else {
             return Err(StoreError::Refused {
+                kind: ErrorKind::Misuse,
                 detail: format!("{len} bytes at {addr:#x} are in no puddle of the pool"),
             });
         };

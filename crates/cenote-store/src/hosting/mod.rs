@@ -57,6 +57,7 @@ use crate::kernel::interface::report::concerns;
 use crate::kernel::pools::pool_rules::find;
 use crate::kernel::store::{Inner, Store};
 use cenote_layout::catalog::{HostedClientRecord, PuddleRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use std::collections::BTreeSet;
@@ -83,6 +84,7 @@ impl Store {
             || state.object_leases.keys().any(|(holder, _)| *holder == client);
         if known || client == control.client || control.hosted().contains_key(&client) {
             return Err(StoreError::Refused {
+                kind: ErrorKind::Exists,
                 detail: format!("there is a session {} already", hosted_client.client),
             });
         }
@@ -264,6 +266,6 @@ impl Inner {
             return Ok(());
         }
         let detail = "the store was not opened to serve clients (OpenOptions::hosting)";
-        Err(StoreError::Refused { detail: detail.into() })
+        Err(StoreError::Refused { kind: ErrorKind::Misuse, detail: detail.into() })
     }
 }

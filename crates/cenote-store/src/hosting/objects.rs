@@ -21,6 +21,7 @@ use crate::object::{find, no_bits_but_permissions};
 use crate::object_info::{NewObject, ObjectInfo};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{AtRest, ObjectRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use std::fs::File;
 
@@ -47,7 +48,7 @@ impl Credentials {
 }
 
 fn bad(detail: &str) -> StoreError {
-    StoreError::Refused { detail: detail.into() }
+    StoreError::Refused { kind: ErrorKind::Misuse, detail: detail.into() }
 }
 
 impl Control {

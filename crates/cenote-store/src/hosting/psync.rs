@@ -6,6 +6,7 @@ use crate::kernel::store::Store;
 use cenote_journal::{ApplyTarget, Delivered, JournalError, Limits, TransferError, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PoolMode, PuddleRecord};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use cenote_medium::FileHandle;
 use std::fs::File;
@@ -58,6 +59,7 @@ impl Store {
                 let known = control.catalog.state.puddles.get(uuid);
                 let Some(puddle) = known.filter(|puddle| puddle.role.is_of_pool()) else {
                     return Err(StoreError::Refused {
+                        kind: ErrorKind::NotFound,
                         detail: format!("there is no puddle {uuid}"),
                     });
                 };
@@ -98,6 +100,6 @@ fn of_transfer(error: TransferError) -> StoreError {
             StoreError::NotCopied { name, source }
         }
         TransferError::Journal(error) => error.into(),
-        other => StoreError::Refused { detail: other.to_string() },
+        other => StoreError::Refused { kind: ErrorKind::Misuse, detail: other.to_string() },
     }
 }

@@ -4,6 +4,7 @@ use crate::kernel::interface::error::{BY_DAEMON, StoreError};
 use crate::kernel::store::Control;
 use crate::kernel::store::extensions::Extension;
 use cenote_layout::catalog::{HostedClientRecord, Record};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +92,10 @@ impl Control {
             hosted_client.start_ticks,
             image as u64 ^ (image >> 64) as u64,
         )
-        .map_err(|error| StoreError::Refused { detail: error.to_string() })
+        .map_err(|error| StoreError::Refused {
+            kind: ErrorKind::of_system(&error),
+            detail: error.to_string(),
+        })
     }
 
     /// Whether a client's lease on a pool is for writing.
@@ -101,6 +105,7 @@ impl Control {
         }
         let lease = self.catalog.state.leases.get(&(client, pool)).copied();
         lease.ok_or_else(|| StoreError::Refused {
+            kind: ErrorKind::Misuse,
             detail: format!("pool {pool} was not granted: open it first"),
         })
     }

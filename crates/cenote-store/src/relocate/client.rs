@@ -16,6 +16,7 @@ use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Store;
 use crate::manifest::{Imported, ImportedPool, QuiescentPool};
 use cenote_layout::catalog::{AtRest, DataProtection, PuddleRecord};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::PoolId;
 use cenote_medium::FileHandle;
 use std::sync::{Arc, PoisonError};
@@ -99,7 +100,7 @@ impl Store {
         let Some(at) = ahead.iter().position(is_it) else {
             ahead.clear();
             let detail = format!("the daemon does not hand out puddle {}", puddle.uuid);
-            return Err(StoreError::Refused { detail });
+            return Err(StoreError::Refused { kind: ErrorKind::Io, detail });
         };
         // SAFETY: the daemon has granted it as the file of this puddle.
         unsafe { self.admit_file(file, ahead.swap_remove(at).file) }?;

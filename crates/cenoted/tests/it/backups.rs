@@ -2,7 +2,7 @@
 //! whichever process is stopped or killed in between; and clients go on.
 
 use crate::common::{Actor, Counter, Daemon, Heard, add, count, listen, make_counter, say};
-use cenote::{Error, Pool, PoolMode, PoolOptions, Reader, Store, field};
+use cenote::{Error, ErrorKind, Pool, PoolMode, PoolOptions, Reader, Store, field};
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
 use rustix::process::Signal;
@@ -248,12 +248,15 @@ fn a_backup_while_clients_commit_is_of_one_moment() {
     let full = scene.target(9);
     std::fs::create_dir_all(full.join("x")).expect("made");
     let inside = scene.daemon.store().join("inside");
-    for (target, why) in [(&full, "not empty"), (&inside, "inside the store")] {
+    for (target, wanted, why) in
+        [(&full, ErrorKind::Exists, "not empty"), (&inside, ErrorKind::Misuse, "inside the store")]
+    {
         let refused = store.backup(target);
         assert!(
             matches!(
                 &refused,
-                Err(Error::Store(StoreError::Backup { detail })) if detail.contains(why)
+                Err(Error::Store(StoreError::Backup { kind, detail }))
+                    if *kind == wanted && detail.contains(why)
             ),
             "{refused:?}"
         );

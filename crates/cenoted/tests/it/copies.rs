@@ -2,7 +2,7 @@
 //! whole, as programs of an embedded store are.
 
 use crate::common::{Actor, Daemon, listen, make_counter, say};
-use cenote::{CopyPolicy, Error, OpenOptions, PowerLossPolicy, Store};
+use cenote::{CopyPolicy, Error, ErrorKind, OpenOptions, PowerLossPolicy, Store};
 use cenote_object::{
     Blocks, Keyring, Locking, MasterKey, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions,
     Permission,
@@ -33,7 +33,7 @@ fn outcome<T>(result: Result<T, ObjectError>) -> &'static str {
         Err(ObjectError::NotCovered { .. }) => "not covered",
         Err(ObjectError::Unverified { .. }) => "unverified",
         Err(ObjectError::Store(StoreError::ObjectDamaged { .. })) => "damaged",
-        Err(ObjectError::Store(StoreError::Refused { detail }))
+        Err(ObjectError::Store(StoreError::Refused { kind: ErrorKind::Damaged, detail }))
             if detail.contains("show whether it is") =>
         {
             "not covered"
@@ -61,7 +61,7 @@ pub(crate) fn obey(socket: &Path) {
             }
             _ => match store.pool(rest) {
                 Ok(_) => "had",
-                Err(Error::Store(StoreError::Refused { detail }))
+                Err(Error::Store(StoreError::Refused { detail, .. }))
                     if detail.contains("not checked") =>
                 {
                     "not checked"

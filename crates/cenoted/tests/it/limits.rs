@@ -54,10 +54,9 @@ fn a_client_has_a_limit_of_bytes() {
     let daemon = Daemon::start(&["--client-bytes", "3000000"]);
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("a pool of 2 MiB");
-    let more = store
-        .create_pool("others", &cenote::PoolOptions::default())
-        .expect_err("another")
-        .to_string();
+    let more = store.create_pool("others", &cenote::PoolOptions::default()).expect_err("another");
+    assert_eq!(more.kind(), cenote::ErrorKind::Full);
+    let more = more.to_string();
     assert!(more.contains("3000000 bytes of puddles"), "{more}");
     // What is left does for a log.
     make_counter(&pool);

@@ -112,7 +112,7 @@ fn only_the_keeper_of_a_store_has_it_copied() {
         let denied = Raw::connect(&daemon).ask(&request).0;
         let is_denied = |detail: &str| detail.contains("only the superuser and the daemon");
         assert!(
-            matches!(&denied, Reply::Refused(Refusal::Other { detail }) if is_denied(detail)),
+            matches!(&denied, Reply::Refused(Refusal::Other { detail, .. }) if is_denied(detail)),
             "{denied:?}"
         );
     });

@@ -41,7 +41,8 @@ impl OpenError {
             | Self::WindowStays { .. }
             | Self::WindowOfDaemon { .. } => ErrorKind::Busy,
             Self::LockMissing { .. } => ErrorKind::Unfinished,
-            Self::ReadOnlyMedium { .. } | Self::Daemon { .. } => ErrorKind::Denied,
+            Self::Daemon { kind, .. } => *kind,
+            Self::ReadOnlyMedium { .. } => ErrorKind::Denied,
             Self::Durability { .. } => ErrorKind::Unsupported,
             Self::Options(_) => ErrorKind::Misuse,
             Self::Medium { source, .. } => source.kind(),
@@ -54,15 +55,15 @@ impl StoreError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
+            Self::Refused { kind, .. } | Self::Backup { kind, .. } => *kind,
             Self::Medium(error) => error.kind(),
             Self::AtRest { source, .. } => source.kind(),
             Self::Sealed { source, .. } => source.kind(),
             Self::PoolUnknown { .. } | Self::ObjectUnknown { .. } => ErrorKind::NotFound,
             Self::PoolExists { .. } | Self::ObjectExists { .. } => ErrorKind::Exists,
-            Self::Refused { .. }
-            | Self::Permission { .. }
-            | Self::ObjectDenied { .. }
-            | Self::NotProtected { .. } => ErrorKind::Denied,
+            Self::Permission { .. } | Self::ObjectDenied { .. } | Self::NotProtected { .. } => {
+                ErrorKind::Denied
+            }
             Self::DaemonSilent { .. }
             | Self::PoolBusy { .. }
             | Self::NotStill { .. }
@@ -101,7 +102,6 @@ impl StoreError {
             | Self::NotShadowed { .. }
             | Self::Protected { .. }
             | Self::WriteProtected { .. } => ErrorKind::Unsupported,
-            Self::Backup { .. } => ErrorKind::Io,
             Self::Import { .. }
             | Self::ReadOnly { .. }
             | Self::PoolReadOnly { .. }

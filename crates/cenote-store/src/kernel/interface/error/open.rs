@@ -3,6 +3,7 @@
 use super::RESTORE_ALL;
 use super::text::{ListedDamage, advice, joined};
 use crate::kernel::interface::report::Damage;
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::header::HeaderError;
 use cenote_medium::{Durability, MediumError};
 use std::time::Duration;
@@ -132,6 +133,8 @@ pub enum OpenError {
     Daemon {
         /// The directory, or the socket where that is all that is known.
         path: String,
+        /// What a program can do about it.
+        kind: ErrorKind,
         /// What it said, or what became of the connection.
         detail: String,
     },

@@ -7,6 +7,7 @@ use crate::kernel::interface::report::Damage;
 use cenote_atrest::AtRestError;
 use cenote_atrest::view::SealedError;
 use cenote_journal::{JournalError, Stopped};
+use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::Uuid;
 use cenote_layout::types::TypeError;
 use cenote_medium::MediumError;
@@ -40,6 +41,8 @@ pub enum StoreError {
     /// The daemon that keeps the store refused, or cannot be reached.
     #[error("{detail}")]
     Refused {
+        /// What a program can do about it.
+        kind: ErrorKind,
         /// What it said, and what to do.
         detail: String,
     },
@@ -115,6 +118,8 @@ pub enum StoreError {
     /// A copy of the store could not be made. There is none.
     #[error("no backup was made: {detail}")]
     Backup {
+        /// What a program can do about it.
+        kind: ErrorKind,
         /// Why.
         detail: String,
     },
