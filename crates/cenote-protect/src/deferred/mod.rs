@@ -49,6 +49,8 @@
 mod pages;
 mod requests;
 mod service;
+#[cfg(test)]
+mod tests;
 
 pub use service::{DeferredOptions, DeferredService, DeferredStats, DeferredTiming, Describe};
 
@@ -250,7 +252,7 @@ impl DeferredRange {
     /// All pages are writable from now on, and no call changes a right.
     pub(crate) fn end(&self) {
         // Waits for a batch: after this no right of the range changes.
-        self.service.remove(self.shared.number);
+        self.service.remove(&self.shared);
         let pages = 0..self.words().len();
         pages.clone().for_each(|page| self.words().open(page));
         // SAFETY: the caller's pages by the promise of `new`; writing is given, not taken. Where
@@ -269,7 +271,7 @@ impl DeferredRange {
 impl Drop for DeferredRange {
     fn drop(&mut self) {
         // Waits for a batch: after this no right of the range changes.
-        self.service.remove(self.shared.number);
+        self.service.remove(&self.shared);
     }
 }
 

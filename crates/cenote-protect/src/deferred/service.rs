@@ -122,6 +122,9 @@ struct ServiceInner {
     ranges: Mutex<Vec<Option<Arc<SharedRange>>>>,
     counters: Counters,
     is_idle: AtomicBool,
+    /// A queue was full: a batch is due even if the queues are empty by now. Set after the range
+    /// says so.
+    overflowed: AtomicBool,
     ends: AtomicBool,
     thread: OnceLock<Thread>,
     describe: OnceLock<Box<Describe>>,
@@ -142,6 +145,7 @@ impl DeferredService {
             ranges: Mutex::default(),
             counters: Counters::default(),
             is_idle: AtomicBool::new(false),
+            overflowed: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             thread: OnceLock::new(),
             describe: OnceLock::new(),
@@ -247,10 +251,12 @@ impl DeferredService {
         Ok(shared)
     }
 
-    pub(super) fn remove(&self, number: u16) {
+    /// Removes a range. Once it is removed, another one may have its number: that one stays.
+    pub(super) fn remove(&self, shared: &Arc<SharedRange>) {
         // In a child, another thread may have had the lock.
         if fork_guard::is_current(self.token) {
-            self.inner.ranges()[usize::from(number)] = None;
+            let place = &mut self.inner.ranges()[usize::from(shared.number)];
+            place.take_if(|there| Arc::ptr_eq(there, shared));
         }
     }
 
@@ -280,9 +286,17 @@ impl DeferredService {
         if self.inner.queues.close.push(PageRequest::new(shared.number, page)).is_err() {
             add(&self.inner.counters.overflows, 1);
             if !planted(Bug::Guard(GuardBug::OverflowForgotten)) {
-                shared.look_at_all.store(true, Ordering::SeqCst);
+                return self.look_at_all(shared);
             }
         }
+        self.inner.wake();
+    }
+
+    /// Has the next batch look at all pages of a range, whose request found no room. The queue may
+    /// be empty again by now.
+    pub(super) fn look_at_all(&self, shared: &SharedRange) {
+        shared.look_at_all.store(true, Ordering::SeqCst);
+        self.inner.overflowed.store(true, Ordering::SeqCst);
         self.inner.wake();
     }
 }
@@ -303,7 +317,7 @@ impl ServiceInner {
         while !self.ends.load(Ordering::SeqCst) {
             self.describe_stray();
             self.is_idle.store(true, Ordering::SeqCst);
-            if self.queues.is_empty() {
+            if self.queues.is_empty() && !self.overflowed.load(Ordering::SeqCst) {
                 thread::park();
                 continue;
             }
@@ -341,6 +355,7 @@ impl ServiceInner {
 
     fn batch(&self) {
         let ranges = self.ranges();
+        self.overflowed.store(false, Ordering::SeqCst);
         let (open, close) = (drained(&self.queues.open), drained(&self.queues.close));
         let count = open.len() + close.len();
         add(&self.counters.requests, count);
