@@ -133,6 +133,18 @@ pub enum Error {
         /// How long the call was to wait.
         timeout: core::time::Duration,
     },
+    /// Other threads had the store as long as the call was to wait, and this thread had no log yet
+    /// for its transaction: [`Pool::try_write`](crate::Pool::try_write) and
+    /// [`Pool::write_timeout`](crate::Pool::write_timeout). Nothing was done.
+    #[error(
+        "the store was not free within {} s for the first transaction of this thread: a backup, \
+         say, has it; try again, or wait longer",
+        timeout.as_secs_f64()
+    )]
+    StoreBusy {
+        /// How long the call was to wait.
+        timeout: core::time::Duration,
+    },
     /// The transaction does not cover the pool.
     #[error(
         "pool \"{pool}\" is not part of this transaction: name it when the transaction is begun"

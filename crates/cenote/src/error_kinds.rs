@@ -38,7 +38,9 @@ impl Error {
             Self::Archive(error) => error.kind(),
             Self::Copy(error) => error.kind(),
             Self::NotWhole { .. } | Self::InvalidValues { .. } => ErrorKind::Damaged,
-            Self::WaitedLong { .. } | Self::NotFree { .. } => ErrorKind::Busy,
+            Self::WaitedLong { .. } | Self::NotFree { .. } | Self::StoreBusy { .. } => {
+                ErrorKind::Busy
+            }
             Self::TraceDue { .. } | Self::NotPsynced { .. } => ErrorKind::Unfinished,
             Self::HalfDone { .. } | Self::Aborted(_) => ErrorKind::Aborted,
             Self::Types(_)

@@ -8,6 +8,7 @@ use crate::extensions::Extensions;
 use crate::known::layouts_contradict;
 use crate::recovery::RecoveryOptions;
 use crate::thread_log::{Owned, ThreadLog, Usage, bind};
+use crate::wait_limit::{WaitUntil, wait_limit};
 use cenote_heap::{RecoveryReport, TraceOptions};
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
@@ -259,8 +260,14 @@ impl Inner {
     /// A context for the calling thread, kept in the list.
     pub(crate) fn make_thread_log(&self, hidden: bool) -> Result<Owned> {
         self.note_used();
-        let lease =
-            if hidden { self.store.acquire_hidden_log() } else { self.store.acquire_log() }?;
+        let lease = match wait_limit() {
+            Some(WaitUntil { until, timeout }) => {
+                let lease = self.store.acquire_log_until(hidden, until)?;
+                lease.ok_or(Error::StoreBusy { timeout })?
+            }
+            None if hidden => self.store.acquire_hidden_log()?,
+            None => self.store.acquire_log()?,
+        };
         // If that fails, some transaction in it never ended: the log is not given out again, and
         // keeps the store from counting as closed.
         //  SAFETY: the lease is this context's alone; `Inner` drops all contexts before the store.

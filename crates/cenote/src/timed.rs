@@ -26,7 +26,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFree`]; else as [`Pool::write`].
+    /// [`Error::NotFree`], [`Error::StoreBusy`]; else as [`Pool::write`].
     pub fn try_write<R, E: From<Error>>(
         &self,
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
@@ -35,11 +35,11 @@ impl Pool {
     }
 
     /// As [`Pool::write`], but waits for `timeout` at most until the transaction begins. `body`
-    /// takes
-    /// as long as it takes.
+    /// takes as long as it takes. A thread's first transaction in a store of a daemon asks the daemon
+    /// for a log; that waits for the answer.
     ///
     /// # Errors
-    /// [`Error::NotFree`]; else as [`Pool::write`].
+    /// [`Error::NotFree`], [`Error::StoreBusy`]; else as [`Pool::write`].
     pub fn write_timeout<R, E: From<Error>>(
         &self,
         timeout: Duration,

@@ -2,6 +2,7 @@
 
 use crate::support::directory;
 use cenote::{Error, ErrorKind, Pool, Reader, Result, Store};
+use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
@@ -165,4 +166,48 @@ fn a_circle_with_a_limit_ends_by_it() -> Result<()> {
             Ok::<_, Error>(())
         })
     })
+}
+
+/// A backup has the store while it copies what changed, and each thread of this test needs a log.
+#[test]
+fn a_first_transaction_waits_for_its_log_no_longer_than_it_is_to() -> Result<()> {
+    let (dir, store) = store()?;
+    let pool = store.pool("p")?;
+    let (begun, goes_on) = (Barrier::new(2), AtomicBool::new(false));
+    let target = dir.path().with_extension("copy");
+    // Each is a thread's first one.
+    let first = |timeout| {
+        scope(|threads| {
+            let write = || pool.write_timeout(timeout, |tx| tx.alloc(1u64)).map(drop);
+            threads.spawn(write).join().expect("no panic")
+        })
+    };
+    scope(|threads| -> Result<()> {
+        let copies = threads.spawn(|| {
+            // SAFETY: the store is asked for a backup, which changes nothing in it.
+            let mut backup = unsafe { store.as_raw() }.begin_backup(&target)?;
+            backup.copy_standing(&BTreeSet::new(), &mut |_, _| {
+                if !goes_on.load(Ordering::SeqCst) {
+                    begun.wait();
+                    begun.wait();
+                }
+                true
+            })
+        });
+        begun.wait();
+        for timeout in [Duration::ZERO, SHORT] {
+            let start = Instant::now();
+            let refused = first(timeout).expect_err("the backup has the store");
+            let (took, kind) = (start.elapsed(), refused.kind());
+            assert!(matches!(refused, Error::StoreBusy { timeout: said } if said == timeout));
+            assert_eq!(kind, ErrorKind::Busy);
+            assert!(timeout <= took && took < timeout + Duration::from_secs(20), "{took:?}");
+        }
+        goes_on.store(true, Ordering::SeqCst);
+        begun.wait();
+        first(LONG)?;
+        assert!(copies.join().expect("no panic")?);
+        Ok(())
+    })?;
+    first(Duration::ZERO)
 }

@@ -40,12 +40,16 @@ use cenote_medium::{MapMode, MediumError, Operation};
 use cenote_sys::memory::{OwnedRegion, hidden};
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::MutexGuard;
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// Bytes of a log space puddle: room for about a thousand segments.
 pub(crate) const LOG_SPACE_SIZE: u64 = 64 << 10;
 /// Further segments double in size up to this.
 pub(crate) const SEGMENT_SIZE_MAX: u64 = 64 << 20;
+/// What a log is for.
+const RUN: &str = "run transactions";
 /// Spare puddles that are kept over a close.
 const SPARE_MAX: usize = 32;
 
@@ -56,8 +60,26 @@ impl Store {
     /// # Errors
     /// The store is read-only or poisoned; no space for a puddle; more logs than a log space holds.
     pub fn acquire_log(&self) -> Result<LogLease, StoreError> {
+        self.log_under(self.inner().begin_write(RUN)?)
+    }
+
+    /// As [`Store::acquire_log`], or as [`Store::acquire_hidden_log`], but `None` if other threads
+    /// have the store until then: one that copies it, say.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn acquire_log_until(
+        &self,
+        hidden: bool,
+        until: Instant,
+    ) -> Result<Option<LogLease>, StoreError> {
+        let Some(control) = self.inner().begin_write_until(RUN, until)? else { return Ok(None) };
+        let hidden = hidden && !planted(Bug::HiddenLogInFile);
+        if hidden { self.hidden_log_under(control) } else { self.log_under(control) }.map(Some)
+    }
+
+    fn log_under(&self, mut control: MutexGuard<'_, Control>) -> Result<LogLease, StoreError> {
         let inner = self.inner();
-        let mut control = inner.begin_write("run transactions")?;
         if let Some(lease) = control.logs.idle.pop() {
             control.logs.in_use += 1;
             return Ok(lease);
@@ -80,8 +102,14 @@ impl Store {
         if planted(Bug::HiddenLogInFile) {
             return self.acquire_log();
         }
+        self.hidden_log_under(self.inner().begin_write(RUN)?)
+    }
+
+    fn hidden_log_under(
+        &self,
+        mut control: MutexGuard<'_, Control>,
+    ) -> Result<LogLease, StoreError> {
         let inner = self.inner();
-        let mut control = inner.begin_write("run transactions")?;
         if let Some(lease) = control.logs.hidden_idle.pop() {
             control.logs.in_use += 1;
             return Ok(lease);

@@ -43,7 +43,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
@@ -523,13 +523,34 @@ impl Inner {
         &self,
         what: &'static str,
     ) -> Result<MutexGuard<'_, Control>, StoreError> {
-        self.check_usable()?;
-        if !self.writable {
-            return Err(StoreError::ReadOnly { what });
-        }
+        self.check_writable(what)?;
         let control = self.control();
         self.check_poisoned()?;
         Ok(control)
+    }
+
+    /// [`Inner::begin_write`], if other threads give the lock back before `until`.
+    pub(crate) fn begin_write_until(
+        &self,
+        what: &'static str,
+        until: Instant,
+    ) -> Result<Option<MutexGuard<'_, Control>>, StoreError> {
+        self.check_writable(what)?;
+        let control = loop {
+            match self.control.try_lock() {
+                Ok(control) => break control,
+                Err(TryLockError::Poisoned(control)) => break control.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return Ok(None),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(200)),
+            }
+        };
+        self.check_poisoned()?;
+        Ok(Some(control))
+    }
+
+    fn check_writable(&self, what: &'static str) -> Result<(), StoreError> {
+        self.check_usable()?;
+        if self.writable { Ok(()) } else { Err(StoreError::ReadOnly { what }) }
     }
 
     #[inline]
