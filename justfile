@@ -7,6 +7,10 @@ default:
 test:
     scripts/test.sh
 
+# The quick loop: the tests of one crate within a minute.
+quick CRATE *ARGUMENTS:
+    scripts/quick.sh {{CRATE}} {{ARGUMENTS}}
+
 # Crash enumeration, and flipped bits of heaps, to their full depth; `test` goes less deep.
 histories:
     scripts/histories.sh

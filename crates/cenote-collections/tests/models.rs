@@ -10,6 +10,7 @@ mod vec;
 use crate::common::{assert_sound, directory, pool, protected_pool};
 use cenote::{Error, Persist, Pool, Reader, Tx};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec};
+use cenote_testkit::environment::rounds;
 use proptest::prelude::*;
 use std::collections::{BTreeMap as StdBTreeMap, HashMap as StdHashMap, LinkedList, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -295,8 +296,13 @@ fn agrees(history: History, open: fn(&Path) -> Pool) {
     assert_eq!(store.stats().unwrap().blocks, 0, "all is given back");
 }
 
+fn config(cases: u64) -> ProptestConfig {
+    let cases = rounds(cases) as u32;
+    ProptestConfig { cases, max_shrink_iters: 2000, ..Default::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..Default::default() })]
+    #![proptest_config(config(300))]
 
     #[test]
     fn collections_do_what_those_of_std_do(history in history()) {
@@ -305,7 +311,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 2000, ..Default::default() })]
+    #![proptest_config(config(60))]
 
     /// Each store that was not announced would end the process.
     #[test]

@@ -12,7 +12,7 @@
 use cenote::{Error, Persist, Pool, Reader, Result, Store, Tx, field};
 use cenote_collections as persistent;
 use cenote_testkit::child::{Acknowledging, acknowledge, again};
-use cenote_testkit::environment::number;
+use cenote_testkit::environment::{number, rounds};
 use cenote_testkit::random::mix;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Write;
@@ -231,7 +231,7 @@ fn compare(dir: &Path, model: &mut Model, acknowledged: Option<u64>, thorough: b
 
 #[test]
 fn kill_9_loses_nothing_that_was_acknowledged() {
-    let (kills, seed) = (number("CENOTE_KILLS", 300), number("CENOTE_SEED", 1));
+    let (kills, seed) = (number("CENOTE_KILLS", rounds(300)), number("CENOTE_SEED", 1));
     let dir = tempfile::tempdir().unwrap();
     prepare(dir.path()).unwrap();
     let (mut model, mut acknowledged) = (Model::default(), 0);

@@ -16,6 +16,7 @@ use cenote_layout::heap::{
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::environment::stride;
 use std::ops::Range;
 use zerocopy::FromBytes;
 
@@ -212,7 +213,8 @@ fn described(left: &Left) -> impl Iterator<Item = u64> {
 fn every_flipped_bit_of_descriptors_and_marks_is_named_or_harmless() {
     let all = std::env::var("CENOTE_FLIPS").is_ok_and(|flips| flips == "all");
     let others = if all { 1 } else { 37 };
-    for (kinds, step) in KINDS.into_iter().zip([1, others, others]) {
+    let steps = [stride(1), others, others].map(|step| step as usize);
+    for (kinds, step) in KINDS.into_iter().zip(steps) {
         let left = Left::new(PUDDLE, kinds);
         let counts = flip_each(&left, described(&left).step_by(step));
         println!("blocks of {kinds:?} bytes, one bit in {step}: {counts:?}");

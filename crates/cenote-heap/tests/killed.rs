@@ -10,6 +10,7 @@ use cenote_heap::{Heap as _, Inspect as _, TracedHeap, Trim as _};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_testkit::child::again;
+use cenote_testkit::environment::rounds;
 use common::Random;
 use common::shared::{Control, Files, KEPT, SharedBacking, WORKERS, Worker};
 use std::process::{Child, Stdio};
@@ -359,7 +360,7 @@ fn kill_at_random(kills: u64, workers: usize, seed: u64) {
 
 #[test]
 fn processes_that_are_killed_at_random_moments_harm_no_other() {
-    kill_at_random(200, 3, 1);
+    kill_at_random(rounds(200), 3, 1);
 }
 
 /// How long a sweep holds others up follows the largest puddle and the number of superblocks, not
@@ -385,5 +386,5 @@ fn a_sweep_of_a_large_heap_holds_others_up_for_a_moment() {
 
 #[test]
 fn two_thousand_kills() {
-    (2..6).for_each(|seed| kill_at_random(500, 3, seed));
+    (2..6).for_each(|seed| kill_at_random(rounds(500), 3, seed));
 }

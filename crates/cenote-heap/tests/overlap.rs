@@ -6,6 +6,7 @@ mod common;
 
 use cenote_heap::{AllocError, Heap as _, Inspect as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
+use cenote_testkit::environment::rounds;
 use common::{Heap, Random, read, write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -127,13 +128,13 @@ fn run(heap: &Heap, plan: Plan) {
 #[test]
 fn no_block_is_given_to_two_owners() {
     let heap = common::heap(1 << 20, 256 << 20);
-    run(&heap, Plan { threads: 4, operations: 2_500_000, live: 1500, types: 5 });
+    run(&heap, Plan { threads: 4, operations: rounds(2_500_000), live: 1500, types: 5 });
 }
 
 #[test]
 fn a_heap_that_is_full_most_of_the_time_gives_no_block_twice_and_loses_none() {
     let heap = common::heap(1 << 20, 3 << 20);
-    run(&heap, Plan { threads: 4, operations: 100_000, live: 900, types: 3 });
+    run(&heap, Plan { threads: 4, operations: rounds(100_000), live: 900, types: 3 });
     // All of it can be had as one block each puddle.
     let mut bytes = 0;
     while let Ok(block) = heap.alloc(65_536, 16, TypeId(9)) {
@@ -146,7 +147,7 @@ fn a_heap_that_is_full_most_of_the_time_gives_no_block_twice_and_loses_none() {
 #[test]
 fn a_hundred_million_operations() {
     let heap = common::heap(4 << 20, 1 << 30);
-    run(&heap, Plan { threads: 4, operations: 25_000_000, live: 4000, types: 7 });
+    run(&heap, Plan { threads: 4, operations: rounds(25_000_000), live: 4000, types: 7 });
 }
 
 #[test]

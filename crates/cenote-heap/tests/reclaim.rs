@@ -13,6 +13,7 @@ use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, encode_relative};
 use cenote_layout::types::{Condition, PointerField, TypeRecord};
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::environment::rounds;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -324,7 +325,7 @@ fn history(seed: u64) -> Result<(), String> {
 #[test]
 fn exactly_the_leaks_are_given_back_while_the_heap_changes() {
     let _alone = alone();
-    for seed in 0..120 {
+    for seed in 0..rounds(120) {
         history(0x4ec1_a100 + seed).unwrap();
     }
 }

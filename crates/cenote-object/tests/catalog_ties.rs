@@ -16,6 +16,7 @@ use cenote_store::{
     Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolHandle, PoolInfo, PoolMode,
     PoolOptions, StoreError,
 };
+use cenote_testkit::environment;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -468,7 +469,7 @@ fn every_mixture_of_moments_with_changes_of_the_catalog_is_refused_or_a_state_of
 
 /// How many mixtures of three moments are tried: `CENOTE_MIXTURES`.
 fn random_count() -> u64 {
-    std::env::var("CENOTE_MIXTURES").ok().and_then(|count| count.parse().ok()).unwrap_or(400)
+    environment::number("CENOTE_MIXTURES", environment::rounds(400))
 }
 
 #[test]

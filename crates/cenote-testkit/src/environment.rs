@@ -1,4 +1,4 @@
-//! Numbers that the environment sets.
+//! Numbers that the environment sets, and how much of its work a long test does.
 
 /// The number in a variable, or `default` if it is not set.
 ///
@@ -9,4 +9,25 @@ pub fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| {
         text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text:?}"))
     })
+}
+
+/// One part in so many is what a long test does in the quick loop.
+const QUICK_PART: u64 = 8;
+
+/// Rounds of a long test: `all` of them, or an eighth in the quick loop (`scripts/quick.sh` sets
+/// `CENOTE_QUICK`), at least one.
+#[must_use]
+pub fn rounds(all: u64) -> u64 {
+    if is_quick() { (all / QUICK_PART).max(1) } else { all }
+}
+
+/// Cases of a long test from one that is tried to the next: `every`, or eight times as many in the
+/// quick loop.
+#[must_use]
+pub fn stride(every: u64) -> u64 {
+    if is_quick() { every * QUICK_PART } else { every }
+}
+
+fn is_quick() -> bool {
+    std::env::var_os("CENOTE_QUICK").is_some()
 }

@@ -35,8 +35,8 @@ impl Pool {
     }
 
     /// As [`Pool::write`], but waits for `timeout` at most until the transaction begins. `body`
-    /// takes as long as it takes. A thread's first transaction in a store of a daemon asks the daemon
-    /// for a log; that waits for the answer.
+    /// takes as long as it takes. A thread's first transaction in a daemon's store asks the daemon
+    /// for a log, and waits for the answer.
     ///
     /// # Errors
     /// [`Error::NotFree`], [`Error::StoreBusy`]; else as [`Pool::write`].

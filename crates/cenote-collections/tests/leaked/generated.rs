@@ -11,7 +11,7 @@ use cenote_collections as persistent;
 use cenote_medium::planted::{Bug, plant};
 use cenote_testkit::child::again;
 use cenote_testkit::ended::wait_within;
-use cenote_testkit::environment::number;
+use cenote_testkit::environment::{number, rounds};
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -145,7 +145,7 @@ fn the_generator_finds_leaks_that_are_given_back_one_by_one() {
 #[test]
 fn kept_handles_find_whole_collections_or_none_after_kills() {
     let _alone = alone();
-    let (kills, first) = (number("CENOTE_LEAK_KILLS", 30), number("CENOTE_SEED", 1));
+    let (kills, first) = (number("CENOTE_LEAK_KILLS", rounds(30)), number("CENOTE_SEED", 1));
     let (dir, other) = (directory(), directory());
     prepare(dir.path(), other.path());
     let (mut seed, mut kept) = (first, 0);

@@ -5,6 +5,7 @@ use crate::common::{Actor, Counter, Daemon, Heard, add, count, listen, make_coun
 use cenote::{Error, ErrorKind, Pool, PoolMode, PoolOptions, Reader, Store, field};
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
+use cenote_testkit::environment;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -365,7 +366,8 @@ fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on(
     let mut scene = Scene::start();
     std::fs::create_dir(scene.daemon.path("copies")).expect("made");
     let mut made = 0;
-    for round in 0..20_u64 {
+    let rounds = VICTIMS.len() as u64 * environment::rounds(4);
+    for round in 0..rounds {
         let victim = VICTIMS[round as usize % VICTIMS.len()];
         let (target, from) = (scene.target(round), scene.numbers());
         let mut asker = Actor::start("backup-asker", &scene.daemon);
@@ -403,7 +405,7 @@ fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on(
     assert!(made > 0);
     // What daemons have left is removed by the next backup to that target.
     let store = scene.daemon.connect();
-    for number in [3, 8, 13, 18] {
+    for number in [3, 8, 13, 18].into_iter().filter(|number| *number < rounds) {
         let target = scene.target(number);
         let _ = store.backup(&target).expect("made");
         assert_eq!(left_of(&target), 0);

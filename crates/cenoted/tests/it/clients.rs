@@ -4,6 +4,7 @@ use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
 use cenote::Reader;
 use cenote::{Access, Error, Store};
 use cenote_store::StoreError;
+use cenote_testkit::environment::rounds;
 use std::path::Path;
 
 /// A child: opens the pool for reading and keeps it while it is told to count.
@@ -67,7 +68,7 @@ fn a_million_transactions_send_no_message() {
     let pool = store.pool("numbers").expect("pool");
     make_counter(&pool);
     let before = daemon.stat().messages;
-    for _ in 0..1_000_000 {
+    for _ in 0..rounds(1_000_000) {
         pool.write(|tx| -> cenote::Result<()> {
             let at = tx.root::<crate::common::Counter>()?.expect("a counter");
             tx.get_mut(at)?.count += 1;

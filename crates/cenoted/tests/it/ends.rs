@@ -224,7 +224,7 @@ fn a_client_that_is_stopped_in_a_transaction_stops_no_other_and_goes_on() {
 
 #[test]
 fn daemons_are_killed_under_load_and_clients_go_on() {
-    let kills = environment::number("CENOTED_KILLS", 100);
+    let kills = environment::number("CENOTED_KILLS", environment::rounds(100));
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");

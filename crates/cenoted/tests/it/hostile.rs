@@ -8,6 +8,7 @@ use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEnt
 use cenote_layout::puddle::header_space;
 use cenote_proto::samples::{self, Source};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
+use cenote_testkit::environment::rounds;
 use cenote_testkit::random;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -327,7 +328,7 @@ fn thousands_of_connections_come_and_go_and_nothing_of_them_stays() {
         for thread in 0..4 {
             let daemon = &daemon;
             scope.spawn(move || {
-                for number in 0..1000 {
+                for number in 0..rounds(1000) {
                     match (thread + number) % 4 {
                         // They come and say nothing, say hello and go, ask for something, say
                         // goodbye.

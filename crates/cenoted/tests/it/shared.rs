@@ -309,7 +309,7 @@ fn a_lock_that_is_taken_over_too_early_is_noticed() {
 
 #[test]
 fn sharers_are_killed_at_any_moment_and_nothing_acknowledged_is_lost() {
-    let kills = environment::number("CENOTED_KILLS", 24);
+    let kills = environment::number("CENOTED_KILLS", environment::rounds(24));
     let mut daemon = daemon_with_counter();
     let store = daemon.connect();
     let pool = share(&store, "numbers");
