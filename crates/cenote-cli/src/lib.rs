@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //!
-//! * Commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and
-//!   change no byte of any file.
+//! * Commands that only look (`ls`, `info`, `check`, `dump`, `show`, `stats`, `doctor`) open
+//!   read-only and change no byte of any file.
 //! * The answer goes to standard output, all else to standard error. With `--json`, standard output
 //!   holds nothing but JSON.
 //! * An error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`].
@@ -109,6 +109,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Info(arguments) => commands::info::run(arguments, out),
         Command::Check(arguments) => commands::check::run(arguments, out),
         Command::Dump(arguments) => commands::dump::run(arguments, out),
+        Command::Show(arguments) => commands::show::run(arguments, out),
         Command::Reclaim(arguments) => commands::reclaim::run(arguments, out),
         Command::Rm(arguments) => commands::rm::run(arguments, out),
         Command::Stats(arguments) => commands::stats::run(arguments, out),

@@ -20,6 +20,7 @@ mod owners;
 mod progress;
 mod protected_data;
 mod put_back;
+mod show;
 mod stopped;
 mod table;
 mod told;

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-const LOOKING: [&str; 5] = ["ls", "info", "check", "dump", "stats"];
+const LOOKING: [&str; 6] = ["ls", "info", "check", "dump", "show", "stats"];
 
 #[test]
 fn what_is_not_a_store_is_said_so() {
@@ -306,7 +306,7 @@ fn a_catalog_that_was_rolled_back_is_named_and_not_written() {
     let before = fixture.files();
     fixture.run("create", &["x"]).complains(3, &["rolled back", "cenote check"]);
     fixture.run("rm", &["words", "-y"]).complains(3, &["rolled back"]);
-    for command in ["info", "check", "dump", "ls", "stats"] {
+    for command in ["info", "check", "dump", "ls", "show", "stats"] {
         assert!(fixture.run(command, &[]).exits(1).out.contains("rolled back"), "{command}");
     }
     assert!(fixture.run("ls", &[]).exits(1).out.contains("words"));

@@ -88,7 +88,7 @@ fn output_that_cannot_be_written_is_an_error() {
 #[test]
 fn there_is_no_colour_outside_a_terminal() {
     let fixture = with_pool();
-    for command in ["ls", "info", "check", "dump", "stats"] {
+    for command in ["ls", "info", "check", "dump", "show", "stats"] {
         assert!(!fixture.run(command, &[]).exits(0).out.contains('\x1b'), "{command}");
     }
 }

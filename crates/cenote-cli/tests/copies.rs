@@ -107,7 +107,7 @@ fn each_command_with_the_option_gives_up_a_journal() {
         fixture.run("create", &["d", "--mode", "shadowed"]).exits(0);
     }
     // Where nothing is changed it is not offered.
-    for command in ["ls", "info", "check", "dump", "stats", "verify"] {
+    for command in ["ls", "info", "check", "dump", "show", "stats", "verify"] {
         let help = run([command, "--help"]).exits(0).out;
         assert!(!help.contains("--give-up-journal"), "{command}");
     }

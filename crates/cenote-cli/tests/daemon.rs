@@ -134,7 +134,9 @@ fn pools_are_listed_made_and_removed_through_a_daemon() {
         run(["rm", socket, "more", "-y"]).exits(0);
         assert_eq!(run(["ls", socket, "--json"]).exits(0).json()["pool"], "words");
         // What reads files says what takes the socket, and what to do.
-        for command in ["info", "check", "dump", "stats", "verify", "reclaim", "trim", "relocate"] {
+        let files =
+            ["info", "check", "dump", "show", "stats", "verify", "reclaim", "trim", "relocate"];
+        for command in files {
             run([command, socket])
                 .complains(2, &["socket of a daemon", "ls, create, rm", "stop the daemon"]);
         }

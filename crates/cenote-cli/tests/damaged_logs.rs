@@ -90,7 +90,7 @@ fn a_log_that_is_set_aside_is_shown_and_its_pool_looked_at() {
     let before = fixture.files();
     let check = fixture.run("check", &["--json"]).exits(1).json();
     assert!(check["findings"].to_string().contains("\"log\""), "{check}");
-    for command in ["ls", "info", "stats", "dump"] {
+    for command in ["ls", "info", "show", "stats", "dump"] {
         let ran = fixture.run(command, &[]);
         assert!(matches!(ran.status, Some(0 | 1)), "{command}: {} {}", ran.out, ran.err);
     }

@@ -96,7 +96,8 @@ impl Harm {
 /// Every command that looks at all pools, after one of them was harmed.
 fn look_at_all(store: &Store, harmed: &str, what: &str) {
     let others: Vec<&String> = store.files.keys().filter(|name| *name != harmed).collect();
-    for command in ["check", "info", "ls", "dump", "stats", "verify", "trim", "reclaim"] {
+    let commands = ["check", "info", "ls", "dump", "show", "stats", "verify", "trim", "reclaim"];
+    for command in commands {
         let dry: &[&str] = if ["trim", "reclaim"].contains(&command) { &["-n"] } else { &[] };
         let output = store.run(command, dry);
         let out = String::from_utf8_lossy(&output.stdout);

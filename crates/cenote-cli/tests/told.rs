@@ -290,7 +290,7 @@ fn a_damaged_puddle_is_told_by_each_command_with_its_file() {
     let name = path.file_name().and_then(|name| name.to_str()).expect("text");
     for harm in Harm::ALL {
         harm.on(path, bytes.clone());
-        for command in ["check", "info", "stats"] {
+        for command in ["check", "info", "show", "stats"] {
             let ran = fixture.run(command, &[]).exits(1);
             let said = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(said.contains(name), "{harm:?}, {command}: {said}");
@@ -382,7 +382,7 @@ fn a_lost_batch_of_the_catalog_is_told_by_all() {
         bytes[at] ^= 1;
         std::fs::write(&path, bytes).expect("written");
     }
-    for command in ["check", "info", "ls", "stats"] {
+    for command in ["check", "info", "ls", "show", "stats"] {
         let ran = fixture.run(command, &[]).exits(1);
         let said = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -432,7 +432,7 @@ fn a_missing_superblock_is_one_message() {
     let fixture = filled();
     std::fs::remove_file(fixture.store.join("superblock")).expect("removed");
     let wanted = ["holds files of a store", "no file \"superblock\"", "whole store from one copy"];
-    for command in ["check", "ls", "info", "dump", "stats", "verify", "format"] {
+    for command in ["check", "ls", "info", "dump", "show", "stats", "verify", "format"] {
         fixture.run(command, &[]).complains(3, &wanted);
     }
     fixture.run("create", &["more"]).complains(3, &wanted);

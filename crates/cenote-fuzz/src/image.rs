@@ -4,18 +4,21 @@
 //!
 //! What is asserted: nothing panics; an image that is refused is as it was; of one that is
 //! rewritten no more words have changed than are counted, all of them in superblocks with blocks or
-//! among the roots; looking changes nothing; values that are none are found inside the puddle.
+//! among the roots; looking changes nothing; values that are none are found inside the puddle. A
+//! walk over values ends, and reads inside of blocks alone.
 
 use crate::input::{Input, Random};
 use cenote_layout::catalog::{HeapKind, MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState, mark};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::moves::Moves;
-use cenote_layout::pointer::PointerKind;
+use cenote_layout::pointer::{PointerKind, RegionAddress};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::{
     Condition, FieldRecord, PointerField, RECORD_VERSION, TypeRecord, VariantRecord,
 };
+use cenote_layout::values::Values;
+use cenote_layout::values::shown::{PathStep, ShownBlocks, ShownLimits, ValueWalker};
 use cenote_relocate::archiving::values_in;
 use cenote_relocate::image;
 use cenote_store::relocate::{RewriteJob, TypeTable};
@@ -117,6 +120,49 @@ fn values(image: &[u8], puddle: &PuddleRecord, types: &TypeTable) {
     }
 }
 
+/// Blocks of the types in turn, at each multiple of 64 of the image.
+struct ImageBlocks<'i> {
+    image: &'i [u8],
+    types: &'i TypeTable,
+}
+
+impl ShownBlocks for ImageBlocks<'_> {
+    fn block(&mut self, addr: u64) -> Result<(TypeId, u64), String> {
+        let at = addr.checked_sub(NEW).filter(|at| at.is_multiple_of(64)).ok_or("outside")?;
+        let room = (self.image.len() as u64).checked_sub(at).ok_or("behind the end")?;
+        let number = at / 64 % self.types.len() as u64;
+        let id = self.types.keys().nth(number as usize).ok_or("no type")?;
+        Ok((*id, room.min(4096)))
+    }
+
+    fn read(&mut self, addr: u64, bytes: &mut [u8]) -> bool {
+        let at = addr.checked_sub(NEW).expect("in the image") as usize;
+        bytes.copy_from_slice(self.image.get(at..at + bytes.len()).expect("in a block"));
+        true
+    }
+
+    fn address(&mut self, place: &RegionAddress) -> Option<u64> {
+        Some(NEW + place.offset)
+    }
+}
+
+/// Values are shown, whatever types and bytes there are.
+fn shown(image: &[u8], types: &TypeTable) {
+    let values = Values::new(types.values().cloned());
+    let mut blocks = ImageBlocks { image, types };
+    let limits = ShownLimits { depth: 40, values: 2000, ..ShownLimits::default() };
+    let mut walker = ValueWalker::new(&values, &mut blocks, limits);
+    for (number, id) in (0..16).zip(types.keys().cycle()) {
+        let Ok(place) = walker.root(NEW + number * 64, *id) else { continue };
+        walker.show(&place, "root");
+        for step in [PathStep::Field("field".into()), PathStep::Position(1)] {
+            if let Ok(next) = walker.step(&place, &step) {
+                walker.show(&next, "next");
+            }
+        }
+    }
+}
+
 fn ranges(input: &mut Input<'_>) -> RelocationRecord {
     let mut moves = vec![MoveRecord { from: OLD, to: NEW, size: SUPERBLOCKS * SUPERBLOCK_SIZE }];
     for _ in 0..input.below(4) {
@@ -207,6 +253,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     let job = RewriteJob { puddle, heap, from: OLD, moves, types, all_blocks, blocks };
     let before = image.clone();
     values(&image, &puddle, &job.types);
+    shown(&image, &job.types);
     let looked = image::for_each_pointer(&mut image, &puddle, &job.types, &mut |found| {
         assert!(found.offset + 8 <= size);
     });

@@ -34,6 +34,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 mod rule;
+pub mod shown;
 mod structures;
 pub use rule::{InvalidValue, Rule};
 pub use structures::{Blocks, Structures, is_header, no_room};

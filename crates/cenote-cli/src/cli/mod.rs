@@ -3,6 +3,7 @@
 mod moves;
 mod objects;
 mod pools;
+mod show;
 mod store;
 mod tour;
 mod upkeep;
@@ -15,6 +16,7 @@ pub(crate) use objects::{
 };
 pub(crate) use pools::heap_with;
 pub(crate) use pools::{Chmod, Chown, Create, Format, Info, Ls, Rm, Stats, Top};
+pub(crate) use show::{SHOW_HELP, Show};
 pub(crate) use store::{Care, ChangedStore, KeyOf, StoreDir};
 pub(crate) use tour::{TOUR_BUILD, Tour, TourBuild};
 pub(crate) use upkeep::{
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Check(Check),
     #[command(after_help = EXIT_HELP)]
     Dump(Dump),
+    #[command(after_help = SHOW_HELP)]
+    Show(Show),
     #[command(after_help = EXIT_HELP)]
     Reclaim(Reclaim),
     #[command(after_help = EXIT_HELP)]
@@ -139,6 +143,7 @@ impl Command {
             | Self::Info(Info { store, .. })
             | Self::Check(Check { store, .. })
             | Self::Dump(Dump { store, .. })
+            | Self::Show(Show { store, .. })
             | Self::Stats(Stats { store, .. })
             | Self::Verify(Verify { store, .. })
             | Self::Snapshot(Snapshot { store, .. }) => &store.dir,

@@ -24,6 +24,7 @@ pub(crate) mod protected;
 pub(crate) mod reclaim;
 pub(crate) mod relocate;
 pub(crate) mod rm;
+pub(crate) mod show;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod top;

@@ -33,17 +33,19 @@ use crate::types::{FieldRecord, TypeRecord};
 extern crate alloc;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
 mod hash_map;
+pub(super) use hash_map::{FAN_OUT, HASH_HEIGHT_MAX, HashMapShape, table};
 
 /// In a header's `len`: the collection was destroyed, and its header is gone or a leak.
-const DESTROYED: u64 = u64::MAX;
+pub(super) const DESTROYED: u64 = u64::MAX;
 /// Slots of a node of an ordered map.
-const SLOTS: u64 = 15;
+pub(super) const SLOTS: u64 = 15;
 /// Most levels of inner nodes.
 const TREE_HEIGHT_MAX: u64 = 24;
 /// Bytes that are read at once.
@@ -62,7 +64,7 @@ pub trait Blocks {
 }
 
 /// What is wrong: where, in which field, and what stands there.
-struct Broken {
+pub(super) struct Broken {
     at: u64,
     field: String,
     why: &'static str,
@@ -70,6 +72,14 @@ struct Broken {
 }
 
 type Checked<T = ()> = Result<T, Broken>;
+
+impl Broken {
+    /// The same, for a message.
+    pub(super) fn text(&self) -> String {
+        let Self { at, field, why, found } = self;
+        format!("{at:#x}: {field}{}{why} ({found:#x})", if field.is_empty() { "" } else { ": " })
+    }
+}
 
 fn broken<T>(at: u64, field: &str, why: &'static str, found: u64) -> Checked<T> {
     Err(Broken { at, field: field.into(), why, found })
@@ -497,23 +507,27 @@ pub fn no_room(record: &TypeRecord, block: u64, size: u64) -> Option<InvalidValu
     })
 }
 
-fn constructor(name: &str) -> &str {
+pub(super) fn constructor(name: &str) -> &str {
     name.split('<').next().unwrap_or_default()
 }
 
 /// A field of this name; of an enum, of its first variant.
-fn field(record: &TypeRecord, name: &str) -> Option<FieldRecord> {
+pub(super) fn field(record: &TypeRecord, name: &str) -> Option<FieldRecord> {
     let inside = record.variants.first().map(|variant| &variant.fields).into_iter().flatten();
     record.fields.iter().chain(inside).find(|field| field.name == name).cloned()
 }
 
 /// The offset of a field that is one word.
-fn word_at(record: &TypeRecord, name: &str) -> Option<u64> {
+pub(super) fn word_at(record: &TypeRecord, name: &str) -> Option<u64> {
     field(record, name).filter(|field| field.size == 8).map(|field| field.offset)
 }
 
 /// Where words lie that are fields of a block.
-fn places<const N: usize>(block: u64, record: &TypeRecord, names: [&str; N]) -> Checked<[u64; N]> {
+pub(super) fn places<const N: usize>(
+    block: u64,
+    record: &TypeRecord,
+    names: [&str; N],
+) -> Checked<[u64; N]> {
     let mut out = [0; N];
     for (out, name) in out.iter_mut().zip(names) {
         match word_at(record, name).and_then(|offset| block.checked_add(offset)) {
@@ -525,7 +539,7 @@ fn places<const N: usize>(block: u64, record: &TypeRecord, names: [&str; N]) -> 
 }
 
 /// The type of what the word at this offset of a block leads to.
-fn target(record: &TypeRecord, offset: u64, block: u64) -> Checked<TypeId> {
+pub(super) fn target(record: &TypeRecord, offset: u64, block: u64) -> Checked<TypeId> {
     let of_word = |offset: u64| {
         record.pointers.iter().find(|pointer| {
             pointer.offset == offset
@@ -572,10 +586,15 @@ fn all_zero(at: u64, size: u64, blocks: &mut dyn Blocks) -> Checked<bool> {
 /// The slots in use of a node, in order.
 fn permutation(at: u64, blocks: &mut dyn Blocks) -> Checked<Vec<u64>> {
     let [word] = words([at], blocks)?;
+    match slots_in_order(word) {
+        Some(slots) => Ok(slots),
+        None => broken(at, "", "no permutation of the slots", word),
+    }
+}
+
+/// The slots in use that a permutation says, in order; `None`: it is none.
+pub(super) fn slots_in_order(word: u64) -> Option<Vec<u64>> {
     let slots: Vec<u64> = (1..=SLOTS).map(|nibble| word >> (4 * nibble) & 15).collect();
     let all = slots.iter().fold(0_u64, |all, slot| all | 1 << slot);
-    if all != (1 << SLOTS) - 1 {
-        return broken(at, "", "no permutation of the slots", word);
-    }
-    Ok(slots.into_iter().take((word & 15) as usize).collect())
+    (all == (1 << SLOTS) - 1).then(|| slots.into_iter().take((word & 15) as usize).collect())
 }

@@ -1,7 +1,7 @@
 //! Hash maps: a segment for each bucket, directories by level, and chains of pages.
 
 use super::{Blocks, Broken, Checked, DESTROYED, Structures, broken, field, places, read, target};
-use super::{word_at, words};
+use super::{Values, word_at, words};
 use crate::id::TypeId;
 use crate::types::TypeRecord;
 
@@ -11,23 +11,60 @@ use alloc::string::String;
 /// Slots of a page of a hash map.
 const PAGE_SLOTS: u64 = 7;
 /// Children of a segment and of a directory.
-const FAN_OUT: u64 = 128;
+pub(in crate::values) const FAN_OUT: u64 = 128;
 /// Most levels of directories: more would be of more buckets than a number can say.
-const HASH_HEIGHT_MAX: u64 = 8;
+pub(in crate::values) const HASH_HEIGHT_MAX: u64 = 8;
 
 /// What a hash map is made of.
-struct HashMapShape {
+pub(in crate::values) struct HashMapShape {
     buckets: u64,
-    segment: TypeId,
-    directory: TypeId,
-    page: TypeId,
-    pages: u64,
-    children: u64,
-    tags: u64,
-    next: u64,
-    slots: u64,
-    element: TypeId,
-    size: u64,
+    pub(in crate::values) segment: TypeId,
+    pub(in crate::values) directory: TypeId,
+    pub(in crate::values) page: TypeId,
+    pub(in crate::values) pages: u64,
+    pub(in crate::values) children: u64,
+    pub(in crate::values) tags: u64,
+    pub(in crate::values) next: u64,
+    pub(in crate::values) slots: u64,
+    pub(in crate::values) element: TypeId,
+    pub(in crate::values) size: u64,
+}
+
+/// What a map is made of, by the types of its segments and directories.
+pub(in crate::values) fn table(
+    values: &Values,
+    header: u64,
+    (segment, directory): (TypeId, TypeId),
+    buckets: u64,
+) -> Checked<HashMapShape> {
+    let made = || {
+        let of_segment = values.record_of(segment)?;
+        let of_directory = values.record_of(directory)?;
+        let list =
+            of_directory.variants.first()?.fields.iter().find(|field| field.name == "children")?;
+        let pages = of_segment.fields.iter().find(|field| field.name == "pages")?;
+        let page = target(&of_segment, pages.offset, header).ok()?;
+        let of_page = values.record_of(page)?;
+        let slots = field(&of_page, "slots")?;
+        let whole =
+            pages.size == 8 * FAN_OUT && list.size == 8 * FAN_OUT && slots.size % PAGE_SLOTS == 0;
+        whole.then_some(())?;
+        Some(HashMapShape {
+            buckets,
+            segment,
+            directory,
+            page,
+            pages: pages.offset,
+            children: list.offset,
+            tags: word_at(&of_page, "tags")?,
+            next: word_at(&of_page, "next")?,
+            slots: slots.offset,
+            element: values.declared(&slots)?,
+            size: slots.size / PAGE_SLOTS,
+        })
+    };
+    let why = "parts of no known type";
+    made().ok_or_else(|| Broken { at: header, field: String::new(), why, found: 0 })
 }
 
 impl Structures<'_> {
@@ -63,54 +100,13 @@ impl Structures<'_> {
         if root != 0 || buckets != 1 {
             let ids =
                 (target(record, at[3] - header, header)?, target(record, at[4] - header, header)?);
-            let table = self.table(header, ids, buckets)?;
+            let table = table(self.values, header, ids, buckets)?;
             self.buckets(&table, (from, root), (height, 0), &mut entries, blocks)?;
         }
         if entries == len {
             return Ok(());
         }
         broken(at[0], "len", "another number than there are entries", len)
-    }
-
-    fn table(
-        &mut self,
-        header: u64,
-        (segment, directory): (TypeId, TypeId),
-        buckets: u64,
-    ) -> Checked<HashMapShape> {
-        let made = || {
-            let of_segment = self.values.record_of(segment)?;
-            let of_directory = self.values.record_of(directory)?;
-            let list = of_directory
-                .variants
-                .first()?
-                .fields
-                .iter()
-                .find(|field| field.name == "children")?;
-            let pages = of_segment.fields.iter().find(|field| field.name == "pages")?;
-            let page = target(&of_segment, pages.offset, header).ok()?;
-            let of_page = self.values.record_of(page)?;
-            let slots = field(&of_page, "slots")?;
-            let whole = pages.size == 8 * FAN_OUT
-                && list.size == 8 * FAN_OUT
-                && slots.size % PAGE_SLOTS == 0;
-            whole.then_some(())?;
-            Some(HashMapShape {
-                buckets,
-                segment,
-                directory,
-                page,
-                pages: pages.offset,
-                children: list.offset,
-                tags: word_at(&of_page, "tags")?,
-                next: word_at(&of_page, "next")?,
-                slots: slots.offset,
-                element: self.values.declared(&slots)?,
-                size: slots.size / PAGE_SLOTS,
-            })
-        };
-        let why = "parts of no known type";
-        made().ok_or_else(|| Broken { at: header, field: String::new(), why, found: 0 })
     }
 
     /// Looks at a segment, or at a directory with `height` levels, which begins with bucket
