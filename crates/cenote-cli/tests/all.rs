@@ -13,6 +13,7 @@ mod daemon;
 mod damaged_logged_heap;
 mod damaged_logs;
 mod damaged_pages;
+mod finish_frees;
 mod newcomer;
 mod objects;
 mod out_of_use;

@@ -19,6 +19,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "rm",
         "stats",
         "top",
+        "finish-frees",
         "trim",
         "clone",
         "copy",

@@ -12,6 +12,7 @@ mod keys;
 mod large;
 mod lost;
 mod models;
+mod owners;
 mod places;
 mod readme;
 mod relaxed;

@@ -11,6 +11,7 @@ mod hosted_clients;
 mod logged;
 mod logged_heap;
 mod logged_pools;
+mod owned;
 mod planted;
 mod pool_histories;
 mod relaxed;

@@ -33,6 +33,7 @@ const BUILT_IN_NAMES: &[&str] = &[
     "RelPtr",
     "RegionPtr",
     "HeapPtr",
+    "Owned",
     "PhantomData",
     "Wrapping",
     "Saturating",
@@ -57,6 +58,7 @@ pub(crate) struct TypeAttributes {
     pub(crate) name: Option<LitStr>,
     pub(crate) bound: Option<Punctuated<WherePredicate, Token![,]>>,
     pub(crate) cenote: Option<Path>,
+    pub(crate) owned: bool,
 }
 
 impl TypeAttributes {
@@ -76,10 +78,12 @@ impl TypeAttributes {
                     this.bound = Some(text.parse_with(Punctuated::parse_terminated)?);
                 } else if meta.path.is_ident("crate") {
                     this.cenote = Some(meta.value()?.parse::<LitStr>()?.parse()?);
+                } else if meta.path.is_ident("owned") {
+                    this.owned = true;
                 } else {
-                    return Err(
-                        meta.error("unknown attribute: a type has `name`, `bound` and `crate`")
-                    );
+                    let message = "unknown attribute: a type has `name`, `bound`, `crate` and \
+                                   `owned`";
+                    return Err(meta.error(message));
                 }
                 Ok(())
             })?;

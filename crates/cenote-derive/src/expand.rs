@@ -43,9 +43,9 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
         return Err(Error::new(packed.span(), message));
     }
     let writer = Writer::new(&cenote);
-    let body = match &input.data {
-        Data::Struct(data) => writer.structure(data)?,
-        Data::Enum(data) => writer.enumeration(ident, data, &repr)?,
+    let (body, owns) = match &input.data {
+        Data::Struct(data) => (writer.structure(data)?, writer.owns(data)?),
+        Data::Enum(data) => (writer.enumeration(ident, data, &repr)?, quote!(false)),
         Data::Union(data) => {
             let message = "unions cannot be persistent, as no other program can tell which of \
                            their fields is there: use an enum with `#[repr(u8)]`";
@@ -58,7 +58,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     bound_parameters(&mut bounded, &attributes, &cenote);
     let (generics, _, where_clause) = bounded.split_for_impl();
     let (type_id, type_name) = writer.names(input, &attributes)?;
-    let layout = &writer.layout;
+    let (layout, is_owned) = (&writer.layout, attributes.owned);
 
     Ok(quote! {
         // Apart from the rest: this item is in scope of no expression of the program.
@@ -77,6 +77,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             #[allow(unreachable_patterns)]
             unsafe impl #generics #cenote::persist::Persist for #ident #arguments #where_clause {
                 const TYPE_ID: #cenote::persist::TypeId = #type_id;
+                const OWNS: #cenote::persist::__Bool = #owns;
+                const IS_OWNED: #cenote::persist::__Bool = #is_owned;
 
                 fn type_name() -> #cenote::persist::__String {
                     #type_name
@@ -220,6 +222,9 @@ impl<'a> Writer<'a> {
                 }
             }
         }
+        if attributes.owned {
+            id = quote!(#cenote::persist::owned_type_id(#id));
+        }
         Ok((id, quote!(#builder::__type_name(#name, &[#(&#arguments),*]))))
     }
 
@@ -248,6 +253,25 @@ impl<'a> Writer<'a> {
             let _ = &#layout;
             #(#describe)*
         })
+    }
+
+    /// Whether a structure has owning edges: an expression for a constant.
+    fn owns(&self, data: &DataStruct) -> Result<TokenStream> {
+        let Self { builder, value, slot, .. } = self;
+        let fields = read_fields(&data.fields)?;
+        let owns = fields.iter().map(|Field { member, span, .. }| {
+            quote_spanned! {*span=>
+                // SAFETY: the place of a field in memory of the type; nothing is read. `describe`
+                // does not compile for a union.
+                | unsafe { #builder::__owns(#value, &raw mut (*#value).#member) }
+            }
+        });
+        Ok(quote! {{
+            let mut #slot = #builder::__slot::<Self>();
+            let #value = #slot.as_mut_ptr();
+            let _ = #value;
+            false #(#owns)*
+        }})
     }
 
     /// The body of `describe` for an enum.

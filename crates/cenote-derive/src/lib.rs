@@ -32,6 +32,7 @@ use proc_macro::TokenStream;
 /// | `#[persist(name = "list::Node")]` | type | the declared name |
 /// | `#[persist(name = "next")]` | field, variant | its name in the record |
 /// | `#[persist(bound = "K: Key")]` | type | replaces `T: Persist` of parameters; must imply it |
+/// | `#[persist(owned)]` | type | its blocks have an owner, `Owned`, which makes and frees them |
 /// | `#[persist(crate = "path")]` | type | where the crate `cenote` is, if not at `::cenote` |
 #[proc_macro_derive(Persist, attributes(persist))]
 pub fn derive_persist(input: TokenStream) -> TokenStream {

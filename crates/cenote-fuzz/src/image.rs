@@ -40,6 +40,7 @@ fn a_type(input: &mut Input<'_>, id: u64) -> TypeRecord {
         PointerKind::REGION,
         PointerKind::PERHAPS,
         PointerKind::HEAP,
+        PointerKind::OWNED,
     ];
     let pointers = (0..input.below(4))
         .map(|_| PointerField {

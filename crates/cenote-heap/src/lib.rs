@@ -32,6 +32,7 @@ pub mod locks;
 pub mod logged;
 mod logged_error;
 mod memory;
+mod owners;
 mod pool;
 mod pool_backing;
 mod pool_heap;

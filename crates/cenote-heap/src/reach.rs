@@ -349,8 +349,10 @@ impl<'a, H: Followed> Walk<'a, H> {
         if word == 0 {
             return;
         }
-        let (target, known) = (field.target, true);
-        let (to, fault) = match field.kind {
+        // A block that waits to be freed may lead to one of another type.
+        let owned = field.kind == PointerKind::OWNED;
+        let (target, known) = (if owned { TypeId::UNTYPED } else { field.target }, true);
+        let (to, fault) = match field.kind.followed() {
             PointerKind::NATIVE => (Some(word), Fault::Dangling),
             PointerKind::RELATIVE => (decode_relative(at, word), Fault::Malformed),
             PointerKind::REGION => match RegionAddress::decode(word) {

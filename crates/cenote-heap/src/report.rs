@@ -180,6 +180,8 @@ pub struct ValueReport {
     pub invalid: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub findings: Vec<InvalidValue>,
+    /// Blocks that are owned no more and wait to be freed ([`cenote_layout::frees`]).
+    pub waiting: u64,
 }
 
 /// What [`crate::Trace::recover`] did.

@@ -1,5 +1,6 @@
-//! Looks for bytes that are no value of their type, in all allocated blocks of a heap, and for
-//! collections that are not what their headers say ([`Structures`]).
+//! Looks for bytes that are no value of their type, in all allocated blocks of a heap, for
+//! collections that are not what their headers say ([`Structures`]), and for blocks with two owners
+//! ([`Owners`]).
 //!
 //! *What is read:* blocks that their marks call allocated, of types that have rules
 //! ([`cenote_layout::values`]); blocks that nothing leads to as well, because a program may have
@@ -13,6 +14,7 @@ use crate::block::BlockInfo;
 use crate::copied::copy_into;
 use crate::error::RecoverError;
 use crate::heap::Inspect;
+use crate::owners::Owners;
 use crate::report::{LISTED_MAX, ValueReport};
 use crate::trace::{TraceOptions, TraceProgress};
 use cenote_layout::id::TypeId;
@@ -46,7 +48,7 @@ pub(crate) fn check_values<H: Inspect>(
     let mut known: HashMap<TypeId, (Option<Rules>, Option<Arc<TypeRecord>>)> = HashMap::new();
     let (mut report, mut copy) = (ValueReport::default(), Vec::new());
     let (mut told, mut cancelled) = (Instant::now(), false);
-    let mut headers = Vec::new();
+    let (mut headers, mut owners) = (Vec::new(), Owners::default());
     heap.walk(&mut |block| {
         let (rules, record) = known
             .entry(block.type_id)
@@ -60,6 +62,7 @@ pub(crate) fn check_values<H: Inspect>(
             } else if is_header(&record.name) {
                 headers.push((block.addr, block.type_id));
             }
+            owners.look(&block, record);
         }
         let Some(rules) = rules else { return };
         report.blocks += 1;
@@ -74,6 +77,7 @@ pub(crate) fn check_values<H: Inspect>(
             told = Instant::now();
         }
     })?;
+    report.waiting = owners.judge(heap, &mut |invalid| note(&mut report, invalid));
     let mut structures = Structures::new(values);
     for (number, (header, id)) in headers.into_iter().enumerate() {
         let mut blocks = InMemory { heap, copy: Vec::new() };

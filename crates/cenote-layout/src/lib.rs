@@ -24,6 +24,7 @@ pub mod at_rest;
 pub mod catalog;
 pub mod checksum;
 pub mod error_kind;
+pub mod frees;
 pub mod header;
 pub mod heap;
 pub mod id;

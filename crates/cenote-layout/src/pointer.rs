@@ -48,11 +48,20 @@ impl PointerKind {
     pub const PERHAPS: Self = Self(3);
     /// Two words, the id of a heap and a place in it: [`RegionAddress::to_pair`].
     pub const HEAP: Self = Self(4);
+    /// The address of a block that this word owns: no other word does. The block has the type that
+    /// the map says, unless it waits to be freed.
+    pub const OWNED: Self = Self(5);
 
     /// Whether this release knows the kind.
     #[must_use]
     pub const fn is_known(self) -> bool {
-        self.0 <= Self::HEAP.0
+        self.0 <= Self::OWNED.0
+    }
+
+    /// The kind that is followed and rewritten in the same way: owning changes neither.
+    #[must_use]
+    pub const fn followed(self) -> Self {
+        if self.0 == Self::OWNED.0 { Self::NATIVE } else { self }
     }
 
     /// Bytes of one pointer.
@@ -70,6 +79,7 @@ impl fmt::Display for PointerKind {
             Self::REGION => f.write_str("region pointer"),
             Self::PERHAPS => f.write_str("possible pointer"),
             Self::HEAP => f.write_str("heap pointer"),
+            Self::OWNED => f.write_str("owning pointer"),
             Self(kind) => write!(f, "pointer of unknown kind {kind}"),
         }
     }

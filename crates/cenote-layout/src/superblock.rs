@@ -69,6 +69,9 @@ pub const INCOMPAT_WEAR_HEAPS: u64 = 1 << 19;
 /// Incompatible feature: the catalog may have records of pools whose data are write-protected
 /// ([`crate::catalog::Record::PoolProtected`]).
 pub const INCOMPAT_PROTECTED_DATA: u64 = 1 << 20;
+/// A type of the store owns blocks ([`crate::pointer::PointerKind::OWNED`]): its pools may have
+/// blocks that wait to be freed.
+pub const INCOMPAT_OWNED: u64 = 1 << 21;
 /// The `incompat` bit of a store that has a pool with such a heap; 0: none is needed.
 #[must_use]
 pub const fn heap_feature(heap: HeapKind) -> u64 {
@@ -231,6 +234,7 @@ impl Header for Superblock {
         | INCOMPAT_METADATA_PUDDLES
         | INCOMPAT_WEAR_HEAPS
         | INCOMPAT_PROTECTED_DATA
+        | INCOMPAT_OWNED
         | INCOMPAT_STAMPS
         | INCOMPAT_SEALS_APART;
 

@@ -215,6 +215,12 @@ impl TypeRecord {
         76 + self.name.len() + fields(&self.fields) + variants + pointers
     }
 
+    /// Whether values of the type own blocks.
+    #[must_use]
+    pub fn owns(&self) -> bool {
+        self.pointers.iter().any(|field| field.kind == PointerKind::OWNED)
+    }
+
     /// Calls `visit` with the byte offset, in `block`, and the field of every pointer slot of the
     /// value(s) in a block of this type. Works on any bytes: nothing outside `block` is looked
     /// at. The record must have passed [`TypeRecord::check`].

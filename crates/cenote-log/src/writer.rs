@@ -203,6 +203,13 @@ impl LogWriter {
         self.segment != 0
     }
 
+    /// Bytes that entries of the transaction in progress can take before it leaves the head;
+    /// 0 after that.
+    #[must_use]
+    pub fn head_room_bytes(&self) -> u64 {
+        if self.has_overflowed() { 0 } else { self.room() as u64 }
+    }
+
     /// Number of the half that the transaction in progress began in.
     fn half(&self) -> u64 {
         if planted(Bug::HalvesNotSwapped) { 0 } else { u64::from(self.base() / 4) & 1 }

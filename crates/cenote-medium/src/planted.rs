@@ -11,6 +11,7 @@ mod copies;
 mod groups;
 mod guards;
 mod logged;
+mod owners;
 mod pointers;
 mod steps;
 mod wear;
@@ -22,6 +23,7 @@ pub use copies::CopyBug;
 pub use groups::GroupBug;
 pub use guards::GuardBug;
 pub use logged::LoggedBug;
+pub use owners::OwnedBug;
 pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
@@ -593,4 +595,6 @@ pub enum Bug {
     Wear(WearBug),
     /// One of update groups' and of the tree on them.
     Group(GroupBug),
+    /// One of owning edges.
+    Owned(OwnedBug),
 }

@@ -82,7 +82,7 @@ impl Program {
         let slots = record.pointers.iter().flat_map(|field| {
             let slot = move |k| ImageSlot {
                 offset: (field.offset + k * field.stride) as usize,
-                kind: field.kind,
+                kind: field.kind.followed(),
                 tag_mask: field.tag_mask,
             };
             (0..field.count).map(slot)
@@ -131,7 +131,7 @@ impl Program {
                         if found.len() < size / 8 {
                             found.push(ImageSlot {
                                 offset: start + offset,
-                                kind: field.kind,
+                                kind: field.kind.followed(),
                                 tag_mask: field.tag_mask,
                             });
                         }
@@ -428,7 +428,10 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
 /// Whether a type's pointers are native, or words that are kept, and no discriminant is one of
 /// them.
 fn is_repeatable(record: &TypeRecord) -> bool {
-    let native = |kind| matches!(kind, PointerKind::NATIVE | PointerKind::PERHAPS);
+    let native = |kind| {
+        let kind: PointerKind = kind;
+        matches!(kind.followed(), PointerKind::NATIVE | PointerKind::PERHAPS)
+    };
     let conditions = || record.pointers.iter().flat_map(|field| &field.conditions);
     record.pointers.iter().all(|field| {
         let end = field.offset + (field.count - 1) * field.stride + 8;

@@ -3,6 +3,7 @@
 
 use crate::context::TxError;
 use crate::transaction::Transaction;
+use cenote_layout::LINE_SIZE;
 
 impl Transaction<'_> {
     /// How many blocks the transaction has allocated so far: a mark for
@@ -11,6 +12,26 @@ impl Transaction<'_> {
     #[must_use]
     pub fn allocated(&self) -> usize {
         self.context.allocated.len()
+    }
+
+    /// How many blocks the transaction frees when it commits.
+    #[inline]
+    #[must_use]
+    pub fn freed(&self) -> usize {
+        self.context.freed.len()
+    }
+
+    /// Whether it frees the block that begins at an address.
+    #[must_use]
+    pub fn has_freed(&self, addr: u64) -> bool {
+        self.context.freed_at.covers(addr, addr.saturating_add(1))
+    }
+
+    /// How many words of 8 bytes it can log, or blocks it can free, before its log needs a further
+    /// segment.
+    #[must_use]
+    pub fn log_room(&self) -> u64 {
+        self.context.writer.head_room_bytes() / LINE_SIZE
     }
 
     /// Gives the blocks back that were allocated since, and not freed, when the transaction

@@ -75,6 +75,12 @@ impl LayoutBuilder {
         place
     }
 
+    /// Whether a field's type has owning edges. Nothing is read.
+    #[must_use]
+    pub const fn __owns<T, F: Persist>(_value: *mut T, _field: *mut F) -> bool {
+        F::OWNS
+    }
+
     /// Memory of one enum `T`, of which the discriminant alone has a value.
     ///
     /// # Safety
@@ -144,6 +150,7 @@ impl LayoutBuilder {
 impl VariantBuilder<'_> {
     /// There is this field.
     pub fn __field<T, F: Persist>(&mut self, name: &str, place: FieldOffset<T, F>) {
+        const { assert!(!F::OWNS, "an enum cannot own: put the owning edge into a structure") };
         self.field_at::<F>(name, place.offset());
     }
 }

@@ -24,6 +24,7 @@ use crate::persist::{LayoutBuilder, Persist, TypeId};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{NamedRoot, Reader};
 use cenote_layout::checksum::checksum;
+use cenote_layout::frees::FREES_ROOT;
 use cenote_layout::heap::RootEntry;
 use core::mem::offset_of;
 use std::collections::HashSet;
@@ -224,12 +225,20 @@ pub(crate) fn find<R: Reader>(
     Ok(None)
 }
 
+/// Whether a name is one of this crate's own, which programs neither give nor see.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name == FREES_ROOT.as_bytes()
+}
+
 /// What the root of this name leads to.
 pub(crate) fn get<T: Persist, R: Reader>(
     reader: &R,
     pool: &PoolInner,
     name: &str,
 ) -> Result<Option<Ptr<T>>> {
+    if is_hidden(name.as_bytes()) {
+        return Ok(None);
+    }
     let Some(directory) = directory(pool)? else { return Ok(None) };
     let Some(found) = find(reader, directory, name.as_bytes())? else { return Ok(None) };
     let target: RootEntry = reader.get(found.entry)?.target.into();
@@ -258,12 +267,15 @@ pub(crate) fn list<R: Reader>(reader: &R, pool: &PoolInner) -> Result<Vec<NamedR
         let mut at = *chain;
         while let Some(entry) = at.filter(|entry| seen.insert(entry.addr())) {
             let value = reader.get(entry)?;
+            at = value.next;
+            if is_hidden(value.name()) {
+                continue;
+            }
             roots.push(NamedRoot {
                 name: String::from_utf8_lossy(value.name()).into_owned(),
                 addr: value.target.addr,
                 type_id: TypeId(value.target.type_id),
             });
-            at = value.next;
         }
     }
     roots.sort_by(|a, b| (&a.name, a.addr).cmp(&(&b.name, b.addr)));

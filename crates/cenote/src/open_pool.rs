@@ -4,6 +4,7 @@ use crate::checking::{drop_later, is_within};
 use crate::copied;
 use crate::error::dangling;
 use crate::error::{Error, Result};
+use crate::frees_hint::FreesHint;
 use crate::known::{KnownType, known_types};
 use crate::lost::touch;
 use crate::one_type::one_rust_type;
@@ -117,6 +118,7 @@ pub(crate) struct PoolParts {
     pub(crate) changeable: bool,
     /// It is protected at rest: its transactions are in logs without files.
     pub(crate) hidden: bool,
+    pub(crate) frees: FreesHint,
     /// How many want it psynced before a transaction is acknowledged.
     pub(crate) psync_on_commit: AtomicU32,
     /// What was asked for; a policy may have given less.
@@ -238,14 +240,7 @@ impl PoolInner {
         // and this crate changes blocks by transactions alone, which know their types.
         let backing = unsafe { PoolBacking::of(handle.clone()) };
         let (protected, backing) = ProtectedPool::begin(backing)?;
-        let heap = match PoolHeap::open(backing) {
-            // Why there is none: its file is gone, or not as it should be.
-            Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
-                let (name, damage) = (name.to_string(), handle.damage().to_vec());
-                return Err(StoreError::PoolDamaged { name, damage }.into());
-            }
-            heap => heap?,
-        };
+        let heap = open_heap(&handle, backing)?;
         let mut pool = Self(ManuallyDrop::new(PoolParts {
             heap,
             protected,
@@ -263,6 +258,7 @@ impl PoolInner {
             doubt,
             hidden: handle.at_rest() != AtRest::None,
             handle,
+            frees: FreesHint::default(),
             psync_on_commit: AtomicU32::new(0),
             wanted: access,
             listed: None,
@@ -560,6 +556,17 @@ impl PoolInner {
         let read = unsafe { touch(addr as usize, len.saturating_mul(size)) };
         read.map_err(|lost| Error::from(self.handle.unreadable(lost.0)))?;
         Ok(true)
+    }
+}
+
+fn open_heap(handle: &PoolHandle, backing: PoolBacking) -> Result<PoolHeap> {
+    match PoolHeap::open(backing) {
+        // Why there is none: its file is gone, or not as it should be.
+        Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
+            let (name, damage) = (handle.name().to_string(), handle.damage().to_vec());
+            Err(StoreError::PoolDamaged { name, damage }.into())
+        }
+        heap => Ok(heap?),
     }
 }
 

@@ -35,6 +35,8 @@ pub use cenote_layout::types::{
     Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord,
 };
 pub use cenote_layout::values::{InvalidValue, Rule, Rules, Values};
+#[doc(hidden)]
+pub use core::primitive::bool as __Bool;
 pub use layout::{LayoutBuilder, VariantBuilder};
 #[doc(hidden)]
 pub use {core::ops::Drop as __Drop, std::string::String as __String};
@@ -53,6 +55,7 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
 /// * Bytes once written as `Self` stay a valid `Self` in another process: no references, no
 ///   pointers into the memory of this process.
 /// * There is no interior mutability, and dropping a value does nothing.
+/// * `IS_OWNED` is part of `TYPE_ID`, as by [`owned_type_id`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept in persistent memory",
     label = "not `Persist`",
@@ -72,6 +75,15 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// Whether the layout is fixed by this crate, as with numbers and pointers, rather than
     /// declared by a program. Fields of such a type need no check of their own.
     const BUILT_IN: bool = false;
+
+    /// Whether values have owning edges in them: an [`Owned`](crate::Owned). No operation takes
+    /// such a value apart or overwrites it, and what frees it frees what it owns. A store refuses a
+    /// type that describes an owning edge and does not say so here.
+    const OWNS: bool = false;
+
+    /// Whether blocks of this type always have an owner: an [`Owned`](crate::Owned) makes and frees
+    /// them. `#[persist(owned)]` says so.
+    const IS_OWNED: bool = false;
 
     /// The declared name with its arguments: `list::Node<u64>`.
     fn type_name() -> String;
@@ -97,6 +109,7 @@ pub struct DescribedType {
     pub rust_type: core::any::TypeId,
     /// Its Rust path, for messages.
     pub rust_name: &'static str,
+    owns: bool,
     reaches: Vec<Reach>,
 }
 
@@ -105,7 +118,14 @@ pub struct DescribedType {
 pub fn described<T: Persist>() -> DescribedType {
     const { assert!(!core::mem::needs_drop::<T>(), "persistent types do not implement `Drop`") };
     let (rust_type, rust_name) = (core::any::TypeId::of::<T>(), core::any::type_name::<T>());
-    Outline::of::<T>().described(T::record, rust_type, rust_name)
+    Outline::of::<T>().described((T::record, T::OWNS), rust_type, rust_name)
+}
+
+/// The id of a type of which each block has an owner: another one than that of a type of the same
+/// name whose blocks have none.
+#[must_use]
+pub const fn owned_type_id(id: TypeId) -> TypeId {
+    id.apply(TypeId::of_name("cenote/owned").0)
 }
 
 /// Why the types of a program cannot be used.
@@ -183,11 +203,22 @@ pub(crate) fn types_from(first: Reach) -> Result<Vec<DescribedType>, TypeSetErro
             None => {}
         }
         this.record.check()?;
+        if this.record.owns() && !this.owns {
+            return Err(cannot_own(this.record.name).into());
+        }
         known.insert(this.record.id, (this.rust_type, this.rust_name));
         waiting.extend_from_slice(&this.reaches);
         types.push(this);
     }
     Ok(types)
+}
+
+/// A collection moves its values, say, and would leave what they own without an owner.
+#[cold]
+fn cannot_own(name: String) -> TypeError {
+    let reason = "a value in it owns blocks, which it cannot free: put that value into a block of \
+                  its own, and a pointer here";
+    TypeError { name, reason }
 }
 
 /// The type of a block that holds an array of `T`: as many as fit, the unused ones zero. A
@@ -297,7 +328,9 @@ macro_rules! wrappers {
         // SAFETY: a structure with one public field, whose place is in the record.
         unsafe impl<T: Persist> Persist for $wrapper<T> {
             const TYPE_ID: TypeId = TypeId::of_name(stringify!($wrapper)).apply(T::TYPE_ID.0);
-                    fn type_name() -> String {
+            const OWNS: bool = T::OWNS;
+
+            fn type_name() -> String {
                 applied(stringify!($wrapper), T::type_name)
             }
             fn describe(layout: &mut LayoutBuilder) {
@@ -313,6 +346,7 @@ wrappers!(Wrapping, Saturating, Reverse);
 unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
     const TYPE_ID: TypeId = TypeId::of_name("[;]").apply(T::TYPE_ID.0).apply(N as u64);
     const BUILT_IN: bool = true;
+    const OWNS: bool = T::OWNS;
 
     fn type_name() -> String {
         array_name(T::type_name, N)

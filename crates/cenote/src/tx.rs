@@ -39,6 +39,8 @@ pub struct Tx<'p> {
     /// What an iterator could not read: then the transaction aborts.
     faults: Faults,
     half_done: HalfDone,
+    /// Blocks that lost their owner in it.
+    disowned: u64,
     /// The log is this thread's.
     _not_send: PhantomData<*const ()>,
 }
@@ -67,7 +69,8 @@ impl<'p> Tx<'p> {
     #[inline(always)]
     pub(crate) fn new(raw: Transaction<'p>, covered: Covered<'p>) -> Self {
         let (faults, half_done) = (Faults::default(), HalfDone::default());
-        Self { raw, covered: CoveredIn(covered), faults, half_done, _not_send: PhantomData }
+        let covered = CoveredIn(covered);
+        Self { raw, covered, faults, half_done, disowned: 0, _not_send: PhantomData }
     }
 
     #[inline]
@@ -77,7 +80,7 @@ impl<'p> Tx<'p> {
 
     /// Commits, if all was seen that there was to see, and the store acknowledges it.
     #[inline]
-    pub(crate) fn commit(self) -> Result<()> {
+    pub(crate) fn commit(mut self) -> Result<()> {
         let store = &self.covered.0.first().store.store;
         // The store may have been poisoned meanwhile, by the transaction itself when a pool could
         // not grow: nothing is acknowledged then. What is dropped aborts.
@@ -88,6 +91,9 @@ impl<'p> Tx<'p> {
             return Err(self.unreadable(lost));
         }
         self.half_done.refuse()?;
+        if self.covered.0.all().iter().any(|pool| pool.frees.is_due()) {
+            self.free_in_proportion();
+        }
         if let Err(error) = self.raw.commit() {
             // Of a page of the log that is lost the store says which.
             refuse_unusable(store)?;
@@ -104,6 +110,15 @@ impl<'p> Tx<'p> {
 
     pub(crate) fn raw_mut(&mut self) -> &mut Transaction<'p> {
         &mut self.raw
+    }
+
+    /// The transaction's pools.
+    pub(crate) fn covered(&self) -> Covered<'p> {
+        self.covered.0
+    }
+
+    pub(crate) fn disowned_mut(&mut self) -> &mut u64 {
+        &mut self.disowned
     }
 
     pub(crate) fn half_done_mut(&mut self) -> &mut HalfDone {
@@ -144,12 +159,14 @@ impl<'p> Tx<'p> {
 
     /// A mutable reference to the value that a pointer leads to. Logs the whole old value first. To
     /// change one field of a large value, use [`Tx::set`], which logs only the field. A type with a
-    /// [`RelPtr`] in it must not move: for its fields, use [`Tx::set`] too.
+    /// [`RelPtr`] or an [`Owned`](crate::Owned) in it must not move: for its fields, use
+    /// [`Tx::set`] too.
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
     #[inline]
     pub fn get_mut<T: Persist + Unpin>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
+        const { assert!(!T::OWNS, "a value that owns cannot be moved: change its fields") };
         self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
@@ -193,6 +210,7 @@ impl<'p> Tx<'p> {
         field: FieldOffset<T, F>,
         value: F,
     ) -> Result<()> {
+        const { assert!(!F::OWNS, "a value that owns is not overwritten: see `Tx::put_owned`") };
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         pool.readable(ptr.addr() + field.offset() as u64, size_of::<F>())?;
         let place = ptr.field(field);
@@ -281,6 +299,7 @@ impl<'p> Tx<'p> {
     /// layout in the store.
     #[inline]
     pub fn alloc<T: Persist>(&mut self, value: T) -> Result<Ptr<T>> {
+        const { assert!(!T::IS_OWNED, "its blocks have an owner: use `Tx::put_owned`") };
         self.alloc_covered(self.covered.0.first(), value)
     }
 
@@ -289,6 +308,7 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// As [`Tx::alloc`]; [`Error::NotInTransaction`].
     pub fn alloc_in<T: Persist>(&mut self, pool: &Pool, value: T) -> Result<Ptr<T>> {
+        const { assert!(!T::IS_OWNED, "its blocks have an owner: use `Tx::put_owned`") };
         self.alloc_covered(self.covered_pool(pool)?, value)
     }
 
@@ -303,6 +323,7 @@ impl<'p> Tx<'p> {
         neighbour: Ptr<N>,
         value: T,
     ) -> Result<Ptr<T>> {
+        const { assert!(!T::IS_OWNED, "its blocks have an owner: use `Tx::put_owned`") };
         let pool = self
             .owner_of::<N>(neighbour.addr())
             .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
@@ -397,7 +418,7 @@ impl<'p> Tx<'p> {
     /// The pool is one of the transaction's. At `addr` begins a live block of it, to which nothing
     /// leads but pointers that are checked, or nodes that this operation takes out.
     #[inline(never)]
-    unsafe fn free_in(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
+    pub(crate) unsafe fn free_in(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
         // SAFETY: the heap outlives the transaction, and its pool is locked for writing. A pointer
         // that is still kept leads to an error, or to another value of its type.
         Ok(unsafe { self.raw.free_inline(&pool.heap, addr) }?)
@@ -408,7 +429,7 @@ impl<'p> Tx<'p> {
     /// # Safety
     /// As [`Tx::free_in`]; the ranges lie in live blocks of pools that the transaction holds.
     #[inline(never)]
-    unsafe fn free_logged_in(
+    pub(crate) unsafe fn free_logged_in(
         &mut self,
         pool: &'p PoolInner,
         addr: u64,
@@ -470,7 +491,7 @@ impl<'p> Tx<'p> {
     }
 
     /// Frees a value when the transaction commits. Until then the program can read it. Values that
-    /// it points to are not freed.
+    /// it owns ([`Owned`](crate::Owned)) are freed, too; others that it points to are not.
     ///
     /// Remaining pointers to the value dangle, and following one is an error. At `power`, a free
     /// before other changes of the transaction saves a fence at commit.
@@ -480,7 +501,11 @@ impl<'p> Tx<'p> {
     /// full.
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
+        const { assert!(!T::IS_OWNED, "its owner frees it: use `Tx::free_owned`") };
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
+        if T::OWNS {
+            return self.free_owner(pool, ptr.addr());
+        }
         // SAFETY: a live block of the type, in a pool of this transaction.
         unsafe { self.free_in(pool, ptr.addr()) }
     }

@@ -5,7 +5,7 @@ use crate::field;
 use crate::heap_ptr::HeapPtr;
 use crate::names::{
     self, CHAINS, DIRECTORY_ROOT, Directory, NAME_LEN_MAX, NameEntry, chain_field, chain_of,
-    checked, directory, find,
+    checked, directory, find, is_hidden,
 };
 use crate::open_pool::{Pool, PoolInner};
 use crate::persist::Persist;
@@ -206,6 +206,16 @@ fn set<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner, name: &str, root: RootEntry) ->
     if root.addr == 0 {
         return remove(tx, pool, name).map(drop);
     }
+    set_bytes(tx, pool, bytes, root)
+}
+
+/// Gives a name that is fit to be one, or one of this crate's own.
+pub(crate) fn set_bytes<'p>(
+    tx: &mut Tx<'p>,
+    pool: &'p PoolInner,
+    bytes: &[u8],
+    root: RootEntry,
+) -> Result<()> {
     let directory = match directory(pool)? {
         Some(directory) => directory,
         None => make(tx, pool)?,
@@ -238,6 +248,9 @@ fn make<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner) -> Result<Ptr<Directory>> {
 
 /// Takes a name away; whether there was one.
 fn remove(tx: &mut Tx<'_>, pool: &PoolInner, name: &str) -> Result<bool> {
+    if is_hidden(name.as_bytes()) {
+        return Ok(false);
+    }
     let Some(directory) = directory(pool)? else { return Ok(false) };
     let Some(found) = find(tx, directory, name.as_bytes())? else { return Ok(false) };
     let next = tx.get(found.entry)?.next;

@@ -20,8 +20,8 @@ pub(crate) use show::{SHOW_HELP, Show};
 pub(crate) use store::{Care, ChangedStore, KeyOf, StoreDir};
 pub(crate) use tour::{TOUR_BUILD, Tour, TourBuild};
 pub(crate) use upkeep::{
-    Check, Doctor, Dump, Logs, LogsCommand, LogsDecide, LogsDeclare, LogsList, Reclaim, Rekey,
-    Trim, Verify,
+    Check, Doctor, Dump, FinishFrees, Logs, LogsCommand, LogsDecide, LogsDeclare, LogsList,
+    Reclaim, Rekey, Trim, Verify,
 };
 
 use crate::failure::EXIT_HELP;
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Top(Top),
     #[command(after_help = EXIT_HELP)]
+    FinishFrees(FinishFrees),
+    #[command(after_help = EXIT_HELP)]
     Trim(Trim),
     #[command(after_help = EXIT_HELP)]
     Clone(ClonePool),
@@ -128,6 +130,7 @@ impl Command {
             | Self::Chown(Chown { store, .. })
             | Self::Reclaim(Reclaim { store, .. })
             | Self::Rm(Rm { store, .. })
+            | Self::FinishFrees(FinishFrees { store, .. })
             | Self::Trim(Trim { store, .. })
             | Self::Clone(ClonePool { store, .. })
             | Self::Copy(CopyPool { store, .. })

@@ -76,6 +76,21 @@ pub(crate) struct Trim {
     pub(crate) dry_run: bool,
 }
 
+/// Free the blocks of pools that are owned no more and wait to be freed
+///
+/// A program that removes a large tree leaves most of its blocks to later transactions. This
+/// command frees them now, without the program. It needs no free space in the pool.
+#[derive(Debug, Args)]
+pub(crate) struct FinishFrees {
+    #[command(flatten)]
+    pub(crate) store: ChangedStore,
+    /// Only these pools
+    pub(crate) pools: Vec<String>,
+    /// Only print what would be freed
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
+
 /// Check every page of protected pools and objects, and list those that are damaged
 ///
 /// The command compares every page with the hash tree of its puddle or object, as the last psync

@@ -313,12 +313,13 @@ fn pool(
 fn sound(name: &str, report: &HeapReport, unreached: u64) -> Summary {
     let stats = &report.stats;
     let reached = report.trace.as_ref().map_or(0, |trace| trace.blocks);
+    let waiting = report.values.as_ref().map_or(0, |values| values.waiting);
     Summary {
         name: name.to_owned(),
         checked: true,
         is_locked: false,
         text: format!(
-            "{} ({}) in {}, {} reachable{}",
+            "{} ({}) in {}, {} reachable{}{}",
             plural(stats.blocks, "block"),
             bytes(stats.block_bytes),
             plural(stats.puddles, "puddle"),
@@ -329,6 +330,10 @@ fn sound(name: &str, report: &HeapReport, unreached: u64) -> Summary {
                     "; no root leads to {}, which may be because of the damage",
                     plural(lost, "block")
                 ),
+            },
+            match waiting {
+                0 => String::new(),
+                waiting => format!(", {} wait to be freed", count(waiting)),
             }
         ),
         json: json!({
@@ -338,6 +343,7 @@ fn sound(name: &str, report: &HeapReport, unreached: u64) -> Summary {
             "unallocated_blocks": report.unallocated_blocks,
             "dangling_blocks": report.dangling_blocks,
             "faults": report.trace.as_ref().map_or(0, |trace| trace.faults),
+            "waiting_blocks": waiting,
             "invalid_values": report.values.as_ref().map_or(0, |values| values.invalid),
         }),
     }

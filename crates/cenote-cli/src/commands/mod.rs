@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod each;
 pub(crate) mod findings;
+pub(crate) mod finish_frees;
 pub(crate) mod format;
 mod given_up;
 pub(crate) mod heap;

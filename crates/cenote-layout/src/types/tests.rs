@@ -184,12 +184,13 @@ fn check_refuses_every_kind_of_nonsense() {
     };
     assert!(refused(&|r| r.version = 0).contains("release"));
     assert!(refused(&|r| r.version = RECORD_VERSION + 1).contains("later release"));
-    assert!(refused(&|r| r.pointers[0].kind = PointerKind(5)).contains("does not know"));
+    assert!(refused(&|r| r.pointers[0].kind = PointerKind(6)).contains("does not know"));
     let tagged =
         |kind| move |r: &mut TypeRecord| (r.pointers[0].kind, r.pointers[0].tag_mask) = (kind, 1);
     assert!(refused(&tagged(PointerKind::RELATIVE)).contains("tag bits"));
     assert!(refused(&tagged(PointerKind::REGION)).contains("tag bits"));
     assert!(refused(&tagged(PointerKind::HEAP)).contains("tag bits"));
+    assert!(refused(&tagged(PointerKind::OWNED)).contains("tag bits"));
     let two_words = |r: &mut TypeRecord| {
         (r.pointers[0].kind, r.pointers[0].offset) = (PointerKind::HEAP, 16);
     };

@@ -27,6 +27,8 @@ pub enum Rule {
     Reference,
     /// A collection differs from its header; the text says in what. As [`Rule::Reference`].
     Structure(&'static str),
+    /// The only owner of its block. As [`Rule::Reference`].
+    Owner,
 }
 
 /// A value whose bytes break a rule of its type.
@@ -64,6 +66,7 @@ impl fmt::Display for InvalidValue {
             Rule::Tag => write!(f, "no variant has the discriminant {found}"),
             Rule::Text => write!(f, "no UTF-8 begins with or goes on with byte {found:#04x}"),
             Rule::Structure(why) => write!(f, "the collection is broken: {why} ({found:#x})"),
+            Rule::Owner => write!(f, "the block at {found:#x} has another owner too"),
             Rule::Reference => write!(f, "no block of the pointer's type begins at {found:#x}"),
         }
     }
@@ -102,7 +105,7 @@ impl Rule {
             Self::Bool => found <= 1,
             Self::Char => u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some()),
             Self::NotZero | Self::NotNull => found != 0,
-            Self::Tag | Self::Text | Self::Reference | Self::Structure(_) => true,
+            Self::Tag | Self::Text | Self::Reference | Self::Owner | Self::Structure(_) => true,
         }
     }
 }

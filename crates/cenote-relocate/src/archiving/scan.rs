@@ -216,7 +216,7 @@ impl PuddleScan<'_> {
         let native = || self.world.pool_at(word & !tag);
         let relative = || self.world.pool_at(decode_relative(at, word)?);
         let region = || RegionAddress::decode(word).map(|place| place.pool);
-        match field.kind {
+        match field.kind.followed() {
             PointerKind::NATIVE => native(),
             PointerKind::RELATIVE => relative(),
             PointerKind::REGION => {

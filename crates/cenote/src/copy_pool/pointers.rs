@@ -57,7 +57,7 @@ pub(super) fn words_of(record: &TypeRecord, bytes: &[u8]) -> Vec<(usize, Form)> 
             word.map_or(0, |word| u64::from_le_bytes(*word))
         };
         let pair = [word(0), word(1)];
-        let (kind, tag_mask) = (field.kind, field.tag_mask);
+        let (kind, tag_mask) = (field.kind.followed(), field.tag_mask);
         let parts = if kind == PointerKind::HEAP { 2 } else { 1 };
         if found.len() + parts <= most {
             let form = |part| (offset + part * 8, Form { kind, tag_mask, pair, part });

@@ -64,11 +64,12 @@ impl Outline {
     #[inline(never)]
     pub(super) fn described(
         &self,
-        record: fn() -> TypeRecord,
+        (record, owns): (fn() -> TypeRecord, bool),
         rust_type: core::any::TypeId,
         rust_name: &'static str,
     ) -> DescribedType {
-        DescribedType { record: record(), rust_type, rust_name, reaches: self.layout().reaches }
+        let reaches = self.layout().reaches;
+        DescribedType { record: record(), rust_type, rust_name, owns, reaches }
     }
 
     /// A field of the type.
@@ -193,6 +194,18 @@ impl LayoutBuilder {
     pub fn heap_pointer<T: Persist>(&mut self, offset: usize) {
         self.reach::<T>();
         self.words(offset, 1, PointerKind::HEAP, 0, T::TYPE_ID);
+    }
+
+    /// There is a word at `offset` that owns a block of type `T`, or 0: an
+    /// [`Owned`](crate::Owned).
+    pub fn owning_pointer<T: Persist>(&mut self, offset: usize) {
+        self.reach::<T>();
+        self.words(offset, 1, PointerKind::OWNED, 0, T::TYPE_ID);
+    }
+
+    /// From `offset` on there are `count` words that own blocks of any type.
+    pub(crate) fn untyped_owning_pointers(&mut self, offset: usize, count: usize) {
+        self.words(offset, count as u64, PointerKind::OWNED, 0, TypeId::UNTYPED);
     }
 
     /// From `offset` on there are `count` words that may be pointers of any kind, or not. Tracing

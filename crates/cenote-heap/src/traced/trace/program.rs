@@ -144,7 +144,10 @@ impl Program {
             map.starts.push(map.per_value);
             // A value has less than 2^61 words, and a checked map at most 4,096 fields inside it.
             map.per_value = map.per_value.saturating_add(field.count);
-            map.targets.push(PointerTarget::of(field.target, numbers));
+            // A block that waits to be freed may lead to one of another type.
+            let owned = field.kind == PointerKind::OWNED;
+            let target = if owned { TypeId::UNTYPED } else { field.target };
+            map.targets.push(PointerTarget::of(target, numbers));
         }
         let first = first_pointer(record);
         let always = record.pointers.iter().all(|field| field.conditions.is_empty());
@@ -156,7 +159,7 @@ impl Program {
                 offset: field.offset,
                 mask: !field.tag_mask,
                 target: *target,
-                kind: field.kind,
+                kind: field.kind.followed(),
             };
             let stride = field.stride;
             (0..field.count).map(move |k| PointerSlot { offset: slot.offset + k * stride, ..slot })

@@ -401,6 +401,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
         target: PointerTarget,
     ) {
         match kind {
+            PointerKind::OWNED => self.follow::<ALONE>(at, word, target, true),
             PointerKind::RELATIVE => match decode_relative(at, word) {
                 Some(to) => self.follow::<ALONE>(at, to, target, true),
                 None => self.fault(Fault::Malformed, at, word, target),

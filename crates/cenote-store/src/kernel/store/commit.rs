@@ -4,10 +4,11 @@ use crate::kernel::catalog;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::Record;
-use cenote_layout::superblock::{INCOMPAT_HOSTED, INCOMPAT_TORN};
+use cenote_layout::superblock::{INCOMPAT_HOSTED, INCOMPAT_OWNED, INCOMPAT_TORN};
 
 impl Inner {
-    /// Before the first record about clients, or about pools that may be torn: programs that would
+    /// Before the first record about clients, about pools that may be torn, or of a type that owns
+    /// blocks: programs that would
     /// not understand it refuse the store from now on. **The superblock's sync commits that**; the
     /// record follows it.
     pub(crate) fn say_features(
@@ -17,6 +18,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let bit = |record: &Record| match record {
             Record::PoolTorn(_) | Record::PoolWhole(_) => INCOMPAT_TORN,
+            Record::Type(record) if record.owns() => INCOMPAT_OWNED,
             hosted if hosted.is_hosted() => INCOMPAT_HOSTED,
             _ => 0,
         };

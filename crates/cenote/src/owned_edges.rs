@@ -1,0 +1,185 @@
+//! What a transaction does with owning edges: [`Owned`].
+//!
+//! Each call logs the edge first, then does what can fail, and stores last: an error leaves the
+//! edge as it was. A value that owns by several edges is freed in one go that can only abort as a
+//! whole ([`half_done`](crate::half_done)).
+
+use crate::error::{Error, Result};
+use crate::frees::Edges;
+use crate::open_pool::{Pool, PoolInner};
+use crate::owned::{Owned, Taken};
+use crate::persist::Persist;
+use crate::ptr::{FieldOffset, Ptr};
+use crate::reader::Reader;
+use crate::tx::Tx;
+use cenote_medium::planted::{Bug, OwnedBug, planted};
+use cenote_tx::TxError;
+
+/// An owning edge of a live value.
+struct Edge<'p> {
+    pool: &'p PoolInner,
+    at: u64,
+    word: u64,
+}
+
+impl<'p> Tx<'p> {
+    /// Makes a block with a value, in the pool of `owner`, and has a field of `owner` own it. What
+    /// the field owned before is freed, as by [`Tx::free_owned`].
+    ///
+    /// # Errors
+    /// [`Error::Dangling`] if `owner` is not alive; [`Error::Tx`] or [`Error::NoRoom`] if the pool
+    /// or the log is full; [`Error::Store`] if the type has another layout in the store. The field
+    /// is as it was then.
+    pub fn put_owned<T: Persist, U: Persist>(
+        &mut self,
+        owner: Ptr<T>,
+        field: FieldOffset<T, Owned<U>>,
+        value: U,
+    ) -> Result<Ptr<U>> {
+        let edge = self.edge(owner, field)?;
+        // Freeing takes no space: the list is there before anything owned is.
+        self.make_frees(edge.pool)?;
+        self.log_words(&[edge.at])?;
+        let mark = self.allocated();
+        let fresh = self.alloc_covered(edge.pool, value)?;
+        if edge.word != 0
+            && !planted(Bug::Owned(OwnedBug::ReplacedKept))
+            && let Err(error) = self.disown(edge.pool, edge.word)
+        {
+            debug_assert_eq!(self.allocated(), mark + 1);
+            return Err(self.give_back(fresh, error));
+        }
+        // SAFETY: logged; the place of an edge of a live value.
+        unsafe { self.store_word(edge.at, fresh.addr()) };
+        Ok(fresh)
+    }
+
+    /// Frees the value that a field owns, and all that this owns in turn; whether there was one.
+    /// Nothing but pointers that are kept leads there after the commit. Large trees are freed
+    /// later: see [the module](crate::owned).
+    ///
+    /// # Errors
+    /// [`Error::Dangling`] if `owner` is not alive; [`Error::Tx`] if this transaction has freed it,
+    /// or the log is full. The field is as it was then.
+    pub fn free_owned<T: Persist, U: Persist>(
+        &mut self,
+        owner: Ptr<T>,
+        field: FieldOffset<T, Owned<U>>,
+    ) -> Result<bool> {
+        let edge = self.edge(owner, field)?;
+        if edge.word == 0 {
+            return Ok(false);
+        }
+        self.log_words(&[edge.at])?;
+        self.disown(edge.pool, edge.word)?;
+        // SAFETY: logged; the place of an edge of a live value.
+        unsafe { self.store_word(edge.at, 0) };
+        Ok(true)
+    }
+
+    /// Takes what a field owns out of it, to be put into another field: [`Taken`]. It may be
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Dangling`] if `owner` is not alive, or waits to be freed; [`Error::Tx`] if the log
+    /// is full. The field is as it was then.
+    pub fn take_owned<'t, T: Persist, U: Persist>(
+        &'t mut self,
+        owner: Ptr<T>,
+        field: FieldOffset<T, Owned<U>>,
+    ) -> Result<Taken<'t, 'p, U>> {
+        let edge = self.edge(owner, field)?;
+        if edge.word != 0 {
+            if !edge.pool.is_live::<U>(edge.word) {
+                return Err(self.dangling::<U>(edge.word));
+            }
+            self.log_words(&[edge.at])?;
+            if !planted(Bug::Owned(OwnedBug::TakenStays)) {
+                // SAFETY: logged; the place of an edge of a live value.
+                unsafe { self.store_word(edge.at, 0) };
+            }
+        }
+        Ok(Taken::new(self, edge.pool, edge.word))
+    }
+
+    /// Puts what was taken out of a field into another one.
+    pub(crate) fn put_taken<T: Persist, U: Persist>(
+        &mut self,
+        owner: Ptr<T>,
+        field: FieldOffset<T, Owned<U>>,
+        (pool, addr): (&PoolInner, u64),
+    ) -> Result<()> {
+        let edge = self.edge(owner, field)?;
+        if !core::ptr::eq(edge.pool, pool) {
+            return Err(Error::OtherPool { at: edge.at, to: addr });
+        }
+        if addr == 0 && edge.word == 0 {
+            return Ok(());
+        }
+        self.log_words(&[edge.at])?;
+        if edge.word != 0 {
+            self.disown(edge.pool, edge.word)?;
+        }
+        // SAFETY: logged; the place of an edge of a live value.
+        unsafe { self.store_word(edge.at, addr) };
+        Ok(())
+    }
+
+    /// Frees a value that no edge owns, with all that it owns.
+    ///
+    /// The steps of it: each edge is logged, its block disowned, and the edge emptied; then the
+    /// block is freed. So no block is owned and waits.
+    pub(crate) fn free_owner(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
+        self.all_or_abort(|tx| {
+            if let Some(edges) = Edges::of(pool, addr)?
+                && !planted(Bug::Owned(OwnedBug::ChildrenKept))
+            {
+                let mut from = 0;
+                while let Some(edge) = edges.find(from, |word| word != 0)? {
+                    tx.log_words(&[edge.at])?;
+                    tx.disown(pool, edge.word)?;
+                    // SAFETY: logged; the place of an edge of a live value.
+                    unsafe { tx.store_word(edge.at, 0) };
+                    from = edge.number + 1;
+                }
+            }
+            // SAFETY: a live block of a pool of this transaction, checked by the caller.
+            unsafe { tx.free_in(pool, addr) }
+        })
+    }
+
+    fn edge<T: Persist, U: Persist>(
+        &mut self,
+        owner: Ptr<T>,
+        field: FieldOffset<T, Owned<U>>,
+    ) -> Result<Edge<'p>> {
+        let pool =
+            self.owner_of::<T>(owner.addr()).ok_or_else(|| self.dangling::<T>(owner.addr()))?;
+        if self.raw_mut().has_freed(owner.addr()) {
+            // What is put there would have no owner after the commit.
+            return Err(TxError::AlreadyFreed { addr: owner.addr() }.into());
+        }
+        let at = owner.addr() + field.offset() as u64;
+        pool.readable(at, size_of::<u64>())?;
+        let word = field.get(self.get(owner)?).get().map_or(0, Ptr::addr);
+        Ok(Edge { pool, at, word })
+    }
+}
+
+impl Pool {
+    /// Frees all that waits to be freed because its owner is gone, in short transactions; how many
+    /// blocks. See [the module](crate::owned).
+    ///
+    /// # Errors
+    /// As [`Pool::write`]. What was freed before stays so.
+    pub fn finish_frees(&self) -> Result<u64> {
+        let mut freed = 0;
+        loop {
+            let done = self.write(|tx| tx.free_some())?;
+            freed += done.freed;
+            if done.is_empty {
+                return Ok(freed);
+            }
+        }
+    }
+}
