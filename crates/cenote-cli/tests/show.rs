@@ -2,8 +2,8 @@
 
 use crate::common::{Fixture, empty, run, with_pool};
 use cenote::{
-    AtRest, HeapKind, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode,
-    PoolOptions, Ptr, Store,
+    AtRest, HeapKind, Keyring, Locking, MasterKey, OpenOptions, Owned, Persist, Pool, PoolMode,
+    PoolOptions, Ptr, Store, field,
 };
 use cenote_collections::{
     BTreeMap, ForwardList, HashMap, InlineStr, List, RelaxedDurabilityMap, String as Text, Vec,
@@ -477,4 +477,40 @@ fn pointers_into_another_pool_are_followed_there() {
     fixture.run("rm", &["other", "-y"]).exits(0);
     let shown = fixture.run("show", &["words"]).exits(1).out;
     assert!(shown.contains("there: damaged: 0x"), "{shown}");
+}
+
+#[derive(Persist)]
+#[persist(name = "show::Chain")]
+struct Chain {
+    first: Owned<Link>,
+}
+
+#[derive(Persist)]
+#[persist(name = "show::Link", owned)]
+struct Link {
+    number: u64,
+    next: Owned<Link>,
+}
+
+#[test]
+fn what_a_value_owns_is_shown_and_the_list_of_waiting_blocks_is_no_root() {
+    let fixture = with_pool();
+    let store = Store::open(&fixture.store).expect("a store");
+    let pool = store.create_pool("chains", &PoolOptions::default()).expect("a pool");
+    pool.write(|tx| -> cenote::Result<()> {
+        let chain = tx.alloc(Chain { first: Owned::EMPTY })?;
+        let link = Link { number: 7, next: Owned::EMPTY };
+        let link = tx.put_owned(chain, field!(Chain, first), link)?;
+        tx.put_owned(link, field!(Link, next), Link { number: 8, next: Owned::EMPTY })?;
+        tx.set_root(chain)
+    })
+    .expect("filled");
+    drop(pool);
+    store.close().expect("closed");
+    let last = json!({"number": 8, "next": null});
+    let first = json!({"number": 7, "next": last});
+    assert_eq!(value(&fixture, "chains", "0", &[]), json!({ "first": first }));
+    assert_eq!(value(&fixture, "chains", "0.first.next.number", &[]), 8);
+    let shown = fixture.run("show", &["chains", "--json"]).exits(0).json();
+    assert_eq!(shown["roots"].as_array().map(std::vec::Vec::len), Some(1), "{shown}");
 }

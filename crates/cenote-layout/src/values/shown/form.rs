@@ -10,8 +10,9 @@ use crate::values::structures::constructor;
 use crate::values::{ELEMENT, INLINE_STR, array, array_of, is_own};
 
 /// Types that are pointers, with how they lead.
-const POINTERS: [(&str, PointerKind); 4] = [
+const POINTERS: [(&str, PointerKind); 5] = [
     ("Ptr", PointerKind::NATIVE),
+    ("Owned", PointerKind::OWNED),
     ("RelPtr", PointerKind::RELATIVE),
     ("RegionPtr", PointerKind::REGION),
     ("HeapPtr", PointerKind::HEAP),
