@@ -34,7 +34,7 @@ echo "beside the others: $1" | tee "$log"
 set -m
 (
     status=0
-    nice -n 19 "$@" || status=$?
+    RUST_TEST_THREADS=4 nice -n 19 "$@" || status=$?
     echo "$status" >"$lane/$number.status"
 ) >>"$log" 2>&1 </dev/null &
 echo "$!" >"$lane/$number.pid"

@@ -16,6 +16,8 @@ pub(crate) struct HalfDone {
     count: u32,
     /// Why the first one did not end; `None`: it panicked.
     why: Option<Box<str>>,
+    /// How many blocks the transaction had allocated when an owner or a name was last given one.
+    pub(crate) linked: usize,
 }
 
 impl HalfDone {

@@ -11,6 +11,9 @@
 //! a full pool can be emptied, and none of the program's code: any program goes on where another
 //! one ended. A pointer that is kept shows a waiting value until its block is freed.
 //!
+//! While 510 trees wait, a further one goes behind them: its chain of first edges is walked to the
+//! end, which takes 0.35 us a block.
+//!
 //! ```
 //! use cenote::{Owned, Persist, Ptr, Reader, Store, field};
 //!

@@ -1,8 +1,8 @@
 //! What a transaction does with owning edges: [`Owned`].
 //!
-//! Each call logs the edge first, then does what can fail, and stores last: an error leaves the
-//! edge as it was. A value that owns by several edges is freed in one go that can only abort as a
-//! whole ([`half_done`](crate::half_done)).
+//! Each call logs the edge first, then does what can fail, and puts the edge back if that fails: an
+//! error leaves it as it was. A value that owns by several edges is freed in one go that can only
+//! abort as a whole ([`half_done`](crate::half_done)).
 
 use crate::error::{Error, Result};
 use crate::frees::Edges;
@@ -42,15 +42,11 @@ impl<'p> Tx<'p> {
         self.log_words(&[edge.at])?;
         let mark = self.allocated();
         let fresh = self.alloc_covered(edge.pool, value)?;
-        if edge.word != 0
-            && !planted(Bug::Owned(OwnedBug::ReplacedKept))
-            && let Err(error) = self.disown(edge.pool, edge.word)
-        {
+        if let Err(error) = self.replace(&edge, fresh.addr()) {
             debug_assert_eq!(self.allocated(), mark + 1);
-            return Err(self.give_back(fresh, error));
+            return Err(self.give_back_owned(fresh, error));
         }
-        // SAFETY: logged; the place of an edge of a live value.
-        unsafe { self.store_word(edge.at, fresh.addr()) };
+        self.note_linked();
         Ok(fresh)
     }
 
@@ -71,9 +67,7 @@ impl<'p> Tx<'p> {
             return Ok(false);
         }
         self.log_words(&[edge.at])?;
-        self.disown(edge.pool, edge.word)?;
-        // SAFETY: logged; the place of an edge of a live value.
-        unsafe { self.store_word(edge.at, 0) };
+        self.replace(&edge, 0)?;
         Ok(true)
     }
 
@@ -81,8 +75,9 @@ impl<'p> Tx<'p> {
     /// nothing.
     ///
     /// # Errors
-    /// [`Error::Dangling`] if `owner` is not alive, or waits to be freed; [`Error::Tx`] if the log
-    /// is full. The field is as it was then.
+    /// [`Error::Dangling`] if `owner`, or what it owns, is not alive; [`Error::Tx`] if the log is
+    /// full. The field is as it was then. An owner that waits to be freed is alive until then; what
+    /// its first edge owns may be the rest of the list.
     pub fn take_owned<'t, T: Persist, U: Persist>(
         &'t mut self,
         owner: Ptr<T>,
@@ -117,12 +112,29 @@ impl<'p> Tx<'p> {
             return Ok(());
         }
         self.log_words(&[edge.at])?;
-        if edge.word != 0 {
-            self.disown(edge.pool, edge.word)?;
-        }
-        // SAFETY: logged; the place of an edge of a live value.
-        unsafe { self.store_word(edge.at, addr) };
+        self.replace(&edge, addr)?;
+        self.note_linked();
         Ok(())
+    }
+
+    /// Stores to an edge that is logged, and disowns what it owned. An error leaves it as it was.
+    ///
+    /// The store comes first. A program may have put a value under itself, and the edge may be one
+    /// of that circle: then it leads to its own block. Without it there is no circle, and what is
+    /// disowned is a tree, as everything that waits. Nothing is stored afterwards: the edge may be
+    /// one of the list by then.
+    fn replace(&mut self, edge: &Edge<'p>, word: u64) -> Result<()> {
+        // SAFETY: logged; the place of an edge of a live value.
+        unsafe { self.store_word(edge.at, word) };
+        if edge.word == 0 || word != 0 && planted(Bug::Owned(OwnedBug::ReplacedKept)) {
+            return Ok(());
+        }
+        let done = self.disown(edge.pool, edge.word);
+        if done.is_err() {
+            // SAFETY: as above; nothing else has changed.
+            unsafe { self.store_word(edge.at, edge.word) };
+        }
+        done
     }
 
     /// Frees a value that no edge owns, with all that it owns.

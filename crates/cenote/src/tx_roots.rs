@@ -232,18 +232,22 @@ pub(crate) fn set_bytes<'p>(
     tx.attempt(|tx| {
         let entry = tx.alloc_covered(pool, entry)?;
         tx.set(directory, place, Some(entry))
-    })
+    })?;
+    tx.note_linked();
+    Ok(())
 }
 
 /// A directory that takes over the last numbered root.
 fn make<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner) -> Result<Ptr<Directory>> {
     let numbered = pool.root_entry(DIRECTORY_ROOT)?.into();
-    tx.attempt(|tx| {
+    let directory = tx.attempt(|tx| {
         let directory = tx.alloc_covered(pool, Directory { numbered, chains: [None; CHAINS] })?;
         let entry = RootEntry { addr: directory.addr(), type_id: Directory::TYPE_ID };
         tx.write_root_slot(pool, DIRECTORY_ROOT, entry)?;
         Ok(directory)
-    })
+    })?;
+    tx.note_linked();
+    Ok(directory)
 }
 
 /// Takes a name away; whether there was one.

@@ -32,8 +32,8 @@ impl<'p> Tx<'p> {
     }
 
     /// Runs steps that allocate, log and write fresh blocks, and change no other data. If a step
-    /// fails, the blocks are freed. If that fails too, or a step panics, the transaction can only
-    /// abort.
+    /// fails, the blocks are freed. If that fails too, or a step panics, or one has put a value
+    /// into an owner or named it, the transaction can only abort.
     ///
     /// # Errors
     /// Those of the steps.
@@ -64,9 +64,19 @@ impl<'p> Tx<'p> {
     #[cold]
     #[inline(never)]
     fn failed_at_first(&mut self, error: Error, mark: usize) -> Error {
+        if self.half_done_mut().linked > mark {
+            // An owner or a name would lead to a block that is freed.
+            return self.failed_half_way(error);
+        }
         self.half_done_mut().end();
         self.give_back_since(mark);
         error
+    }
+
+    /// An owner or a name leads to a block, perhaps to one that the transaction has allocated.
+    pub(crate) fn note_linked(&mut self) {
+        let allocated = self.allocated();
+        self.half_done_mut().linked = allocated;
     }
 
     /// How many blocks the transaction has allocated so far.
@@ -93,6 +103,13 @@ impl<'p> Tx<'p> {
     #[doc(hidden)]
     #[cold]
     pub fn give_back<T: Persist>(&mut self, fresh: Ptr<T>, why: Error) -> Error {
+        const { assert!(!T::IS_OWNED, "its owner frees it: use `Tx::free_owned`") };
+        self.give_back_at(fresh.addr(), TypeOf::of::<T>(), why)
+    }
+
+    /// As [`Tx::give_back`], of a block that no edge owns yet.
+    #[cold]
+    pub(crate) fn give_back_owned<T: Persist>(&mut self, fresh: Ptr<T>, why: Error) -> Error {
         self.give_back_at(fresh.addr(), TypeOf::of::<T>(), why)
     }
 

@@ -38,6 +38,7 @@ mod moments;
 mod mounted_anew;
 mod names;
 mod owning;
+mod owning_attacked;
 mod owning_killed;
 mod owning_waiting;
 mod pools_together;

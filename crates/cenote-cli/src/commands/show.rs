@@ -126,13 +126,13 @@ impl ShownPool<'_> {
         let (roots, mut wrong) = roots_of(self.pool);
         let name = self.pool.name();
         if is_one_of_many || roots.is_empty() {
-            out.line(out.bold(&format!("pool \"{name}\"")))?;
+            out.line(out.bold(&text::plain(&format!("pool \"{name}\""))))?;
         }
         if roots.is_empty() && wrong.is_empty() {
             out.line("  no root is set: nothing leads to a value")?;
         }
         for what in &wrong {
-            out.wrong("damaged", what)?;
+            out.wrong("damaged", text::plain(what))?;
         }
         let mut all = Vec::new();
         for RootOf { root, addr, type_id } in &roots {
@@ -213,7 +213,7 @@ impl ShownPool<'_> {
     ) -> Result<&'r RootOf, Failure> {
         let pool = self.pool.name();
         let there: Vec<String> = roots.iter().map(|root| root.root.to_string()).collect();
-        let failed = |why: String| Err(Failure::Failed(format!("pool \"{pool}\": {why}")));
+        let failed = |why: String| Err(failure(pool, &why));
         if path.root == PathRoot::Only {
             return match roots {
                 [root] => Ok(root),
@@ -237,7 +237,7 @@ impl ShownPool<'_> {
         let meant = meant(&name, &there);
         let all = listed(&there, there.len() as u64);
         failed(match roots {
-            [_] if meant.is_empty() => format!(
+            [_] if meant.is_empty() && !text.starts_with('"') => format!(
                 "there is no root `{name}`: the only root is {all}, which a PATH may leave out: \
                  .{text}"
             ),
@@ -253,20 +253,20 @@ impl ShownPool<'_> {
         path: &ShownPath,
         text: &str,
     ) -> Result<Result<ShownPlace, String>, Failure> {
+        let mut before = path.root_end;
         for (step, end) in &path.steps {
-            let before = end.saturating_sub(step_len(text, *end, path));
             place = match walker.step(&place, step) {
-                Ok(next) => next,
+                Ok(next) => {
+                    before = *end;
+                    next
+                }
                 Err(_) if self.stop.is_set() => return Ok(Err("stopped".into())),
                 Err(StepProblem::Damaged(why)) => return Ok(Err(why)),
                 Err(problem) => {
                     let to = text.get(..*end).unwrap_or(text);
                     let from = text.get(..before).unwrap_or(text);
                     let pool = self.pool.name();
-                    return Err(Failure::Failed(format!(
-                        "pool \"{pool}\": {}",
-                        explained(&problem, step, from, to)
-                    )));
+                    return Err(failure(pool, &explained(&problem, step, from, to)));
                 }
             };
         }
@@ -285,15 +285,9 @@ impl ShownPool<'_> {
     }
 }
 
-/// Bytes of the step of a path that ends at a byte of its text.
-fn step_len(text: &str, end: usize, path: &ShownPath) -> usize {
-    let ends = path.steps.iter().map(|(_, end)| *end);
-    let first = match &path.root {
-        PathRoot::Only => 0,
-        _ => text.find(['.', '[']).unwrap_or(text.len()),
-    };
-    let before = ends.filter(|other| *other < end).max().unwrap_or(first);
-    end.saturating_sub(before)
+/// Names and keys come from the store: they reach no terminal as they are.
+fn failure(pool: &str, why: &str) -> Failure {
+    Failure::Failed(text::plain(&format!("pool \"{pool}\": {why}")))
 }
 
 /// Why a step leads nowhere, and what there is instead.

@@ -80,7 +80,7 @@ fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     make_counter(&pool);
     let ping = encode(1, &Request::Ping).expect("encode");
     let mut other_version = ping.clone();
-    other_version[4] = 9;
+    other_version[4] += 1;
     let mut seed = 1u64;
     let random =
         |len: usize| -> Vec<u8> { (0..len).map(|_| random::next(&mut seed) as u8).collect() };

@@ -3,6 +3,9 @@
 /// Most names in a message.
 const LISTED: usize = 12;
 
+/// Bytes of a name that is compared with others, at most: the work grows with both lengths.
+const LONG: usize = 1024;
+
 /// The first names of a list of `all`.
 pub(super) fn listed(names: &[String], all: u64) -> String {
     let first: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
@@ -19,8 +22,10 @@ pub(super) fn meant(name: &str, there: &[String]) -> String {
     if name.parse::<i128>().is_ok() {
         return String::new();
     }
-    let most = (name.chars().count() / 3).max(2);
-    let near = there.iter().map(|other| (distance(name, other), other));
+    let letters = name.chars().count();
+    let most = (letters / 3).max(2).min(letters.saturating_sub(1));
+    let near = there.iter().filter(|other| name.len().max(other.len()) <= LONG);
+    let near = near.map(|other| (distance(name, other), other));
     match near.min_by_key(|(far, _)| *far).filter(|(far, _)| *far <= most) {
         Some((_, other)) => format!("did you mean {other}? "),
         None => String::new(),
@@ -56,6 +61,10 @@ mod tests {
         let there = ["head", "tail"].map(String::from);
         assert_eq!(meant("hed", &there), "did you mean head? ");
         assert_eq!(meant("number", &there), "");
+        assert_eq!(meant("x", &["0".into()]), "", "each letter is replaced");
+        assert_eq!(meant("\"5\"", &["5".into()]), "did you mean 5? ");
+        let long = "x".repeat(1 << 17);
+        assert_eq!(meant(&long, std::slice::from_ref(&long)), "", "it would take minutes");
         assert_eq!(meant("7", &["8".into()]), "");
         assert_eq!(listed(&there, 5), "head, tail and 3 more");
     }

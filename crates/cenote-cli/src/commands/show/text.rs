@@ -22,8 +22,9 @@ pub(super) fn plain(text: &str) -> String {
 
 /// Characters that change the order of others on a terminal, or show nothing.
 const fn is_invisible(letter: char) -> bool {
-    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}')
+    matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        | '\u{e0000}'..='\u{e007f}')
 }
 
 fn quoted(text: &str) -> String {
@@ -310,10 +311,10 @@ mod tests {
 
     #[test]
     fn nothing_in_a_store_reaches_the_terminal_as_a_control_character() {
-        let nasty = "a\u{1b}[2J\u{202e}\n\"\\é";
+        let nasty = "a\u{1b}[2J\u{202e}\n\"\\é\u{61c}";
         let text = ShownValue::Text { text: nasty.into(), more: 2 };
         let shown = leaf(&text);
-        assert_eq!(shown, "\"a\\u{1b}[2J\\u{202e}\\n\\\"\\\\é\" ... 2 bytes more");
+        assert_eq!(shown, "\"a\\u{1b}[2J\\u{202e}\\n\\\"\\\\é\\u{61c}\" ... 2 bytes more");
         let again = ShownValue::Again { addr: 16, path: nasty.into() };
         for shown in [leaf(&again), lines(nasty, nasty, &text).join("")] {
             assert!(!shown.contains(|letter: char| letter.is_control()), "{shown:?}");

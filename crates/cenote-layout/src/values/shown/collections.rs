@@ -205,9 +205,9 @@ impl<'w> ValueWalker<'w> {
             visit(self, CollectionItem::Destroyed);
             return Ok(());
         };
-        if first.type_name == UTF8 {
+        if first.size == 1 && first.type_name == UTF8 {
             visit(self, CollectionItem::Text(first.addr, len));
-        } else if first.type_name == "u8" {
+        } else if first.size == 1 && first.type_name == "u8" {
             visit(self, CollectionItem::Bytes(first.addr, len));
         } else {
             for number in 0..len {

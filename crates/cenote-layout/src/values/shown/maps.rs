@@ -2,7 +2,7 @@
 //! durability.
 
 use super::collections::{CollectionItem, CollectionWalk, VisitItem, field_in};
-use super::form::TypeForm;
+use super::form::{CollectionKind, TypeForm};
 use super::{Arc, ShownPlace, String, ValueWalker, Vec, format};
 use crate::id::TypeId;
 use crate::types::TypeRecord;
@@ -230,6 +230,10 @@ impl<'w> ValueWalker<'w> {
         leaves: &mut Vec<Result<u64, String>>,
     ) -> Result<(), String> {
         let Some(header) = self.solid(index)? else { return Ok(()) };
+        // Any other, such as the map itself, may have no end.
+        let TypeForm::Collection(CollectionKind::Ordered, _) = self.values.form(&header) else {
+            return Err("the index of a map is no ordered map".into());
+        };
         self.each_item(&header, &mut |this, item| {
             match item {
                 CollectionItem::Pair(_, link) => leaves.push(match this.values.form(&link) {

@@ -82,6 +82,8 @@ impl fmt::Display for PathStep {
 pub struct ShownPath {
     /// Where it begins.
     pub root: PathRoot,
+    /// The byte of the text behind the root.
+    pub root_end: usize,
     /// Its steps, each with the byte of the text behind it.
     pub steps: Vec<(PathStep, usize)>,
 }
@@ -241,13 +243,14 @@ impl ShownPath {
     pub fn parse(text: &str) -> Result<Self, PathSyntax> {
         let mut reader = PathReader { text, at: 0 };
         let root = reader.root()?;
+        let root_end = reader.at;
         let mut steps = Vec::new();
         while !reader.rest().is_empty() {
             steps.push((reader.step()?, reader.at));
         }
         match (&root, steps.is_empty()) {
             (PathRoot::Only, true) => reader.refuse("a path begins with the name of a root"),
-            _ => Ok(Self { root, steps }),
+            _ => Ok(Self { root, root_end, steps }),
         }
     }
 }

@@ -233,11 +233,13 @@ impl ValueWalker<'_> {
         let (mut found, mut len, mut broken) = (None, 0, None);
         self.each_item(header, &mut |_, item| {
             match item {
-                CollectionItem::Element(place) if len == index => found = Some(place),
+                CollectionItem::Element(place) => {
+                    found = (len == index).then_some(place);
+                    len += 1;
+                }
                 CollectionItem::Broken(why) => broken = Some(why),
                 _ => {}
             }
-            len += 1;
             found.is_none()
         });
         match (found, broken) {
@@ -289,7 +291,7 @@ impl ValueWalker<'_> {
     }
 
     /// A key, which costs nothing of what may be shown.
-    fn key(&mut self, place: &ShownPlace) -> ShownValue {
+    pub(super) fn key(&mut self, place: &ShownPlace) -> ShownValue {
         let before = (core::mem::replace(&mut self.left, 64), self.damaged, self.is_cut);
         let seen = core::mem::take(&mut self.seen);
         let key = self.value(place, (0, super::NESTED_MAX - 8));

@@ -5,6 +5,8 @@ use crate::types::{
 };
 use proptest::prelude::*;
 
+mod maps;
+
 /// The id of a type of the tests by its name: declared types have no arguments.
 fn id_of(name: &str) -> TypeId {
     if let Some((element, count)) = super::super::array(name) {
@@ -405,6 +407,21 @@ fn collections_are_their_elements() {
     let (all, _) = collected(0x3018, 0, 1);
     assert_eq!(numbers(&all[0]), (vec![7], 2, String::new()));
     assert_eq!(numbers(&all[2]), (vec![1], 1, String::new()));
+    let (all, _) = collected(0x2208, 5, 1);
+    assert_eq!(numbers(&all[2]), (vec![1], 4, String::new()), "as its header says");
+}
+
+#[test]
+fn a_list_that_was_destroyed_has_no_element() {
+    let mut blocks = filled().with(0x2200, "cenote/ListHeader", &[0, u64::MAX, 0]);
+    let values = values(&collections());
+    let mut walker = ValueWalker::new(&values, &mut blocks, ShownLimits::default());
+    let mut place = walker.root(0x1000, id_of("Holder")).expect("a root");
+    let path = ShownPath::parse("0.list[0]").expect("a path");
+    assert_eq!(path.root_end, 1);
+    place = walker.step(&place, &path.steps[0].0).expect("the list");
+    let end = walker.step(&place, &path.steps[1].0);
+    assert!(matches!(end, Err(StepProblem::NoElement { len: 0, .. })), "{end:?}");
 }
 
 #[test]
@@ -421,6 +438,8 @@ fn broken_collections_show_what_is_whole_and_say_what_is_not() {
     );
     let (items, _, why) = of(0x2010, u64::MAX, 0);
     assert!(items.len() == 3 && why.contains("its array has room for 4"), "{why}");
+    let (items, _, why) = of(0x2010, 5, 0);
+    assert!(items.len() == 3 && why.contains("says room for 5, and its array"), "{why}");
     let (items, _, why) = of(0x2000, 0x4000, 0);
     assert!(items.is_empty() && why.contains("type cenote/ListNode, and not [u64]"), "{why}");
     let (items, _, why) = of(0x2208, 5, 2);

@@ -11,6 +11,33 @@ use crate::values::structures::constructor;
 use crate::values::{UTF8, number};
 use core::fmt::Write as _;
 
+/// Damage of one collection that is listed, at most; the rest is counted.
+pub(super) const DAMAGE_LISTED: usize = 64;
+
+/// What is wrong with a collection.
+#[derive(Debug, Default)]
+pub(super) struct DamageList {
+    listed: Vec<String>,
+    more: u64,
+}
+
+impl DamageList {
+    pub(super) fn push(&mut self, why: String) {
+        match self.listed.len() < DAMAGE_LISTED {
+            true => self.listed.push(why),
+            false => self.more += 1,
+        }
+    }
+
+    /// All that is listed, and how much is not.
+    pub(super) fn lines(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.listed.push(format!("and in {} more places", self.more));
+        }
+        self.listed
+    }
+}
+
 /// How many pointers may be followed, and how often values lie inside each other here.
 pub(super) type ShownDepth = (u32, u32);
 
@@ -287,7 +314,8 @@ impl ValueWalker<'_> {
     /// A collection, by its header.
     fn collection(&mut self, header: &ShownPlace, at: ShownDepth) -> ShownValue {
         let path = self.path.len();
-        let (mut items, mut entries, mut damage) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut items, mut entries) = (Vec::new(), Vec::new());
+        let mut damage = DamageList::default();
         let (mut number, mut whole) = (0_u64, None);
         let is_map = self.each_item(header, &mut |this, item| {
             let has_room = this.left > 0 && number < this.limits.count;
@@ -325,6 +353,7 @@ impl ValueWalker<'_> {
             }
             true
         });
+        let damage = damage.lines();
         let shown = (items.len() + entries.len()) as u64;
         let more = number.saturating_sub(shown);
         match whole {
