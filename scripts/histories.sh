@@ -4,6 +4,7 @@
 # visited.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset CENOTE_QUICK
 others=power_may_fail_anywhere_whatever
 histories() { cargo test -p cenote-crashtest --test histories -- "$@"; }
 CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH:-6}" histories --skip "$others"

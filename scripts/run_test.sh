@@ -5,7 +5,8 @@
 # Crash enumeration takes most of the time of all tests. It counts, and measures no time. Its
 # programs go into a lane beside the others, at the lowest priority, so that they take what the
 # others leave of the processors while those wait, link or sleep. They do not wait for each other:
-# the last test of one would leave a processor without work.
+# the last test of one would leave a processor without work. Each runs four tests at once, because
+# its longest ones take as long as the other programs together.
 # The lane is the directory CENOTE_TEST_LANE. Of program N: N.log, N.pid of its process group, and
 # N.status when it has ended.
 set -euo pipefail

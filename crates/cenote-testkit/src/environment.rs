@@ -31,3 +31,17 @@ pub fn stride(every: u64) -> u64 {
 fn is_quick() -> bool {
     std::env::var_os("CENOTE_QUICK").is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rounds_are_done_unless_the_quick_loop_asks_for_fewer() {
+        let (some, few, next) = match is_quick() {
+            true => (62, 1, 24),
+            false => (500, 3, 3),
+        };
+        assert_eq!((rounds(500), rounds(3), stride(3)), (some, few, next));
+    }
+}
