@@ -11,6 +11,7 @@ use cenote_collections::{
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Persist, Clone, Copy)]
 #[persist(name = "show::Shape")]
@@ -35,6 +36,12 @@ struct Scalars {
     uuid: [u8; 4],
     grid: [[u16; 2]; 2],
     key: InlineStr<10>,
+    age: Option<u16>,
+    year: Option<i32>,
+    is_open: [Option<bool>; 3],
+    pair: (u8, (i16, Option<Duration>)),
+    took: Duration,
+    at: Option<SystemTime>,
 }
 
 #[derive(Persist, Clone, Copy)]
@@ -72,6 +79,12 @@ const SCALARS: Scalars = Scalars {
     uuid: [0xde, 0xad, 0, 1],
     grid: [[1, 2], [3, 4]],
     key: InlineStr::new(),
+    age: Some(36),
+    year: None,
+    is_open: [Some(true), Some(false), None],
+    pair: (1, (-1, None)),
+    took: Duration::new(2, 500),
+    at: Some(UNIX_EPOCH),
 };
 
 fn fill(pool: &Pool) {
@@ -155,6 +168,9 @@ fn each_kind_of_value_is_shown_in_pools_of_each_kind() {
                 "small": 7, "large": "18446744073709551615", "huge": (1_u128 << 100).to_string(),
                 "negative": -5, "real": 0.1, "yes": true, "letter": "ß", "count": null,
                 "uuid": { "$bytes": "dead0001" }, "grid": [[1, 2], [3, 4]], "key": "k\n\"ö",
+                "age": 36, "year": null, "is_open": [true, false, null],
+                "pair": { "0": 1, "1": { "0": -1, "1": null } },
+                "took": { "secs": 2, "nanos": 500 }, "at": { "secs": 0, "nanos": 0 },
             })
         );
         assert_eq!(of("0.list", &["--count", "3"]), json!([0, -1, -2, { "$more": 97 }]));
@@ -169,6 +185,8 @@ fn each_kind_of_value_is_shown_in_pools_of_each_kind() {
             Some(100)
         );
         assert_eq!(of("0.none", &[]), Value::Null);
+        assert_eq!(of("0.scalars.pair.1.0", &[]), json!(-1));
+        assert_eq!(of("0.scalars.at.secs", &[]), json!(0), "an option is what is in it");
         assert_eq!(of("ada.name", &[]), json!("ada"));
         assert_eq!(of("ada.phones[0]", &[]), json!(36000));
         let shapes =
@@ -205,6 +223,8 @@ fn pointers_are_followed_and_a_circle_is_a_reference_to_its_path() {
         "large: 18446744073709551615",
         "uuid: 0xdead0001",
         "none: null",
+        "pair: (1, (-1, null))",
+        "took: Duration { secs: 2, nanos: 500 }",
     ] {
         assert!(all.contains(part), "{part} is not in: {all}");
     }

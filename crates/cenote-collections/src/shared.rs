@@ -244,12 +244,14 @@ macro_rules! persist_block {
 /// Implements `Persist` and the like for a handle: one pointer.
 macro_rules! persist_handle {
     ($name:literal, $type:ident<$($parameter:ident),+>, $header:ty) => {
-        // SAFETY: one pointer, described where it is; the name belongs to this crate, see `shared`.
+        // SAFETY: transparent over one pointer, described where it is, which is never null; the name
+        // belongs to this crate, see `shared`.
         unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist
             for $type<$($parameter),+>
         {
             const TYPE_ID: cenote::persist::TypeId = cenote::persist::TypeId::of_name($name)
                 $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
+            const NONE: cenote::persist::NoneForm = cenote::persist::NoneForm::Zero;
 
             fn type_name() -> std::string::String {
                 cenote::persist::__applied(
@@ -261,12 +263,6 @@ macro_rules! persist_handle {
             fn describe(layout: &mut cenote::persist::LayoutBuilder) {
                 layout.field::<cenote::Ptr<$header>>("header", core::mem::offset_of!(Self, header));
             }
-        }
-
-        // SAFETY: transparent over one pointer, which `describe` lists and which is never null.
-        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Handle
-            for $type<$($parameter),+>
-        {
         }
 
         impl<$($parameter),+> Clone for $type<$($parameter),+> {

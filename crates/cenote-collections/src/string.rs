@@ -6,7 +6,7 @@
 
 use crate::shared::build;
 use crate::vec::Vec;
-use cenote::persist::{LayoutBuilder, Persist, TypeId};
+use cenote::persist::{LayoutBuilder, NoneForm, Persist, TypeId};
 use cenote::{Error, Ptr, Reader, Result, Tx};
 
 /// One byte of a text.
@@ -35,9 +35,11 @@ pub struct String {
     bytes: Vec<Utf8>,
 }
 
-// SAFETY: one handle, described where it is; the name belongs to this crate, see `shared`.
+// SAFETY: transparent over one handle, described where it is; the name belongs to this crate, see
+// `shared`.
 unsafe impl Persist for String {
     const TYPE_ID: TypeId = TypeId::of_name("cenote/String");
+    const NONE: NoneForm = NoneForm::Zero;
 
     fn type_name() -> std::string::String {
         "cenote/String".into()
@@ -47,9 +49,6 @@ unsafe impl Persist for String {
         layout.field::<Vec<Utf8>>("bytes", core::mem::offset_of!(Self, bytes));
     }
 }
-
-// SAFETY: transparent over the handle of a vector, which is one pointer.
-unsafe impl cenote::persist::Handle for String {}
 
 fn bytes_of(text: &str) -> &[Utf8] {
     // SAFETY: `Utf8` is transparent over `u8`, and these are bytes of a text.

@@ -35,6 +35,8 @@ const BUILT_IN_NAMES: &[&str] = &[
     "HeapPtr",
     "Owned",
     "PhantomData",
+    "Duration",
+    "SystemTime",
     "Wrapping",
     "Saturating",
     "Reverse",

@@ -7,6 +7,7 @@
 //! * *A field* has a type id. Those of built-in types are fixed; a declared type has a record of
 //!   its own.
 //! * *An array* has no record. Its name says element and length, and its id is the hash of both.
+//! * *Times*, and `Option` of `bool` and `char`, have no record either: their names say all.
 //! * *A variant* has its fields only where its discriminant stands.
 //! * *A block that repeats*, and an array in one of Cenote's own types (their names have a `/`,
 //!   which a declared name cannot have), has places that are not in use. Those are zero, so an
@@ -372,8 +373,14 @@ impl Values {
         if name.starts_with("Ptr<") {
             return leaf(Rule::NotNull, 8);
         }
+        if let Some(shape) = std_shape(name) {
+            return Some(shape);
+        }
         if name.starts_with("Option<") {
-            return None;
+            // One with a tag has variants; of another one 0 is `None`.
+            let record = self.records.get(&id).filter(|record| !record.variants.is_empty());
+            let record = Arc::clone(record?);
+            return self.record(&record, depth);
         }
         if let Some((element, count)) = array(name) {
             return self.array(id, element, count, size, depth);
@@ -484,6 +491,18 @@ fn repeated(element: Arc<Shape>, count: u64, spare: bool) -> Arc<Shape> {
     })
 }
 
+/// The shape of a type of the standard library that is told by its name.
+fn std_shape(name: &str) -> Option<Arc<Shape>> {
+    let leaf = |rule, size| Shape { size, rules: 1, depth: 1, form: Form::Rule(rule) };
+    let (rule, size) = Rule::of_std(name)?;
+    if size <= 4 {
+        return Some(Arc::new(leaf(rule, size)));
+    }
+    let nanos = ValueMember { name: "nanos".into(), offset: 8, shape: Arc::new(leaf(rule, 4)) };
+    let form = Form::Record(Record { members: vec![nanos], tag: None });
+    Some(Arc::new(Shape { size, rules: 1, depth: 2, form }))
+}
+
 /// Whether a pointer in a block of type `from` to a value of type `to` is a link of one of Cenote's
 /// own structures: safe code follows it without a check. Programs keep headers, and a handle is
 /// checked each time; links lead to all else. A header has links alone.
@@ -502,7 +521,7 @@ pub fn is_link(from: &str, to: &str) -> bool {
 /// Whether a type is one of Cenote's own.
 fn is_own(name: &str) -> bool {
     let constructor = name.split('<').next().unwrap_or_default();
-    constructor.contains('/') && !constructor.starts_with('[')
+    constructor.contains('/') && !constructor.starts_with(['[', '('])
 }
 
 /// The field of the outermost value that lies at `offset` of a value.

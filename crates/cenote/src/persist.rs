@@ -15,11 +15,14 @@
 //! * `Cell`, `Mutex`, atomics: persistent data changes only through transactions, which log it
 //!   first;
 //! * types that implement `Drop`: it does not run when the process ends;
-//! * tuples and `Option` of anything but pointers, `NonZero` numbers and handles of collections:
-//!   their layout is the compiler's choice, and nothing that a program could write would pin it. A
-//!   structure or an enum with `#[repr(u8)]` does the same, and can be pinned.
+//! * `Option` of a type that leaves values free, other than pointers, handles, `NonZero` numbers,
+//!   `bool`, `char` and times: which of them is `None` is the compiler's choice. An enum with
+//!   `#[repr(u8)]` does the same, and is fixed. `persist/options.rs` has the layouts of the others.
 
 mod layout;
+mod options;
+mod times;
+mod tuples;
 
 use crate::ptr::Ptr;
 use core::cmp::Reverse;
@@ -56,6 +59,8 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
 ///   pointers into the memory of this process.
 /// * There is no interior mutability, and dropping a value does nothing.
 /// * `IS_OWNED` is part of `TYPE_ID`, as by [`owned_type_id`].
+/// * `NONE` is [`NoneForm::Zero`] only if the language guarantees that, and [`NoneForm::Tagged`]
+///   otherwise.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept in persistent memory",
     label = "not `Persist`",
@@ -64,8 +69,7 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
             `Ptr` or the persistent collections",
     note = "`Cell`, `Mutex` and atomics change behind the log's back: keep plain values and change \
             them in a transaction",
-    note = "tuples, and `Option` of anything but `Ptr` and `NonZero` numbers, have no fixed \
-            layout: use a structure or a `#[repr(u8)]` enum"
+    note = "tuples of more than six values: use a structure"
 )]
 pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// The type's name as a number: a stable hash of the declared name, applied to the arguments of
@@ -85,6 +89,10 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// them. `#[persist(owned)]` says so.
     const IS_OWNED: bool = false;
 
+    /// How `None` lies in an `Option` of this type.
+    #[doc(hidden)]
+    const NONE: NoneForm = NoneForm::Tagged;
+
     /// The declared name with its arguments: `list::Node<u64>`.
     fn type_name() -> String;
 
@@ -97,6 +105,19 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     fn record() -> TypeRecord {
         Outline::of::<Self>().record()
     }
+}
+
+/// How `None` lies in an `Option` of a type.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoneForm {
+    /// A tag of its own before the value, which the compiler confirms.
+    Tagged,
+    /// All bytes are 0, which are no value, as the language guarantees: [`Ptr`] and types that are
+    /// transparent over one and describe it as their only field, and `NonZero` numbers.
+    Zero,
+    /// A value that the type leaves free, which this crate's constants confirm.
+    Niche,
 }
 
 /// A type of this program together with its record.
@@ -271,12 +292,13 @@ fn array_of(element: TypeRecord, id: TypeId, of: &Outline) -> TypeRecord {
 }
 
 macro_rules! plain {
-    ($($type:ty),* $(,)?) => {$(
+    ($none:ident: $($type:ty),* $(,)?) => {$(
         // SAFETY: without pointers, references or interior mutability. The language fixes which
         // bytes are valid.
         unsafe impl Persist for $type {
             const TYPE_ID: TypeId = TypeId::of_name(stringify!($type));
             const BUILT_IN: bool = true;
+            const NONE: NoneForm = NoneForm::$none;
             fn type_name() -> String {
                 stringify!($type).to_string()
             }
@@ -285,11 +307,12 @@ macro_rules! plain {
     )*};
 }
 
-plain!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128, f32, f64, bool, char, ());
+plain!(Tagged: u8, u16, u32, u64, u128, i8, i16, i32, i64, i128, f32, f64, ());
+plain!(Niche: bool, char);
 
 // On media these have 8 bytes, as on every machine that a store can be used on.
 #[cfg(target_pointer_width = "64")]
-plain!(usize, isize);
+plain!(Tagged: usize, isize);
 
 macro_rules! non_zero {
     ($($number:ty, $name:literal);* $(;)?) => {$(
@@ -297,18 +320,10 @@ macro_rules! non_zero {
         unsafe impl Persist for NonZero<$number> {
             const TYPE_ID: TypeId = TypeId::of_name($name);
             const BUILT_IN: bool = true;
+            // The language guarantees it.
+            const NONE: NoneForm = NoneForm::Zero;
             fn type_name() -> String {
                 $name.to_string()
-            }
-            fn describe(_: &mut LayoutBuilder) {}
-        }
-
-        // SAFETY: the language guarantees that this is the plain number, and 0 is `None`.
-        unsafe impl Persist for Option<NonZero<$number>> {
-            const TYPE_ID: TypeId = TypeId::of_name("Option").apply(<NonZero<$number>>::TYPE_ID.0);
-            const BUILT_IN: bool = true;
-            fn type_name() -> String {
-                concat!("Option<", $name, ">").to_string()
             }
             fn describe(_: &mut LayoutBuilder) {}
         }
@@ -373,6 +388,8 @@ unsafe impl<T: Persist> Persist for PhantomData<T> {
 unsafe impl<T: Persist> Persist for Ptr<T> {
     const TYPE_ID: TypeId = TypeId::of_name("Ptr").apply(T::TYPE_ID.0);
     const BUILT_IN: bool = true;
+    // It is transparent over `NonNull`, of which the language guarantees it.
+    const NONE: NoneForm = NoneForm::Zero;
 
     fn type_name() -> String {
         applied("Ptr", T::type_name)
@@ -380,39 +397,5 @@ unsafe impl<T: Persist> Persist for Ptr<T> {
 
     fn describe(layout: &mut LayoutBuilder) {
         layout.pointer::<T>(0);
-    }
-}
-
-/// [`Ptr`], and types that are one by another name, as the handles of persistent collections are:
-/// `Option` of one is a pointer that may be null, and so [`Persist`].
-///
-/// # Safety
-/// The type is [`Ptr`], or `repr(transparent)` over a type that is a `Handle`, which
-/// [`Persist::describe`] lists as its only field.
-#[doc(hidden)]
-#[diagnostic::on_unimplemented(
-    message = "`Option<{Self}>` cannot be kept in persistent memory",
-    label = "not `Persist`",
-    note = "`Option` of anything but `Ptr`, `NonZero` numbers and handles of collections has no \
-            fixed layout: use a `#[repr(u8)]` enum"
-)]
-pub unsafe trait Handle: Persist {}
-
-// SAFETY: it is `Ptr`.
-unsafe impl<T: Persist> Handle for Ptr<T> {}
-
-// SAFETY: `Ptr` is transparent over `NonNull`, and the type over `Ptr`, so the language guarantees
-// that this is an address, and that null is `None`. The pointer that the type describes may be
-// null.
-unsafe impl<H: Handle> Persist for Option<H> {
-    const TYPE_ID: TypeId = TypeId::of_name("Option").apply(H::TYPE_ID.0);
-    const BUILT_IN: bool = H::BUILT_IN;
-
-    fn type_name() -> String {
-        applied("Option", H::type_name)
-    }
-
-    fn describe(layout: &mut LayoutBuilder) {
-        H::describe(layout);
     }
 }

@@ -58,6 +58,7 @@ mod sharing;
 mod silence;
 mod soundness;
 mod sources;
+mod std_values;
 mod store;
 mod stray;
 mod support;

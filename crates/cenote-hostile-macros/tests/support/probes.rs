@@ -54,6 +54,49 @@ probe!(Ptr<Target> => |this, path, found| {
     found.push(Probed(this, 8, Rule::NotNull, path.into(), vec![]))
 });
 
+probe!(core::time::Duration => |this, path, found| {
+    found.push(Probed(this + 8, 4, Rule::Nanos, inside(path, "nanos"), vec![]))
+});
+probe!(Option<core::time::Duration> => |this, path, found| {
+    found.push(Probed(this + 8, 4, Rule::OptionNanos, inside(path, "nanos"), vec![]))
+});
+probe!(Option<bool> => |this, path, found| {
+    found.push(Probed(this, 1, Rule::OptionBool, path.into(), vec![]))
+});
+probe!(Option<char> => |this, path, found| {
+    found.push(Probed(this, 4, Rule::OptionChar, path.into(), vec![]))
+});
+probe!(Option<core::num::NonZeroU16> => |_this, _path, _found| ());
+
+macro_rules! probe_tagged {
+    ($($type:ty),*) => {$(
+        impl Probe for Option<$type> {
+            fn probe(&self, path: &str, found: &mut Vec<Probed>) {
+                probe_tag(self, align_of::<$type>(), &[0, 1], path, found);
+            }
+        }
+    )*};
+}
+
+probe_tagged!(u8, i16, u32, f64, [u16; 3], (u64, u8));
+
+macro_rules! probe_tuple {
+    ($($type:ident $at:tt),+) => {
+        impl<$($type: Probe),+> Probe for ($($type,)+) {
+            fn probe(&self, path: &str, found: &mut Vec<Probed>) {
+                $(self.$at.probe(&inside(path, stringify!($at)), found);)+
+            }
+        }
+    };
+}
+
+probe_tuple!(A 0);
+probe_tuple!(A 0, B 1);
+probe_tuple!(A 0, B 1, C 2);
+probe_tuple!(A 0, B 1, C 2, D 3);
+probe_tuple!(A 0, B 1, C 2, D 3, E 4);
+probe_tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+
 impl<T: Probe, const N: usize> Probe for [T; N] {
     fn probe(&self, path: &str, found: &mut Vec<Probed>) {
         for (i, element) in self.iter().enumerate() {
@@ -76,6 +119,10 @@ fn broken(rule: Rule, size: usize, tags: &[u64]) -> Vec<u64> {
     match rule {
         Rule::Bool => (2..=255).collect(),
         Rule::Char => (0xd800..0xe000).chain([0x11_0000, u64::from(u32::MAX)]).collect(),
+        Rule::OptionBool => (3..=255).collect(),
+        Rule::OptionChar => (0xd800..0xe000).chain([0x11_0001, u64::from(u32::MAX)]).collect(),
+        Rule::Nanos => vec![1_000_000_000, 1_000_000_001, u64::from(u32::MAX)],
+        Rule::OptionNanos => vec![1_000_000_001, 1 << 31, u64::from(u32::MAX)],
         Rule::NotZero | Rule::NotNull => vec![0],
         _ => {
             let most = u64::MAX >> (64 - 8 * size);

@@ -120,6 +120,22 @@ struct Field {
     value: String,
 }
 
+/// Types of which there are options, with an option of each.
+const OPTIONS: &[(&str, &str)] = &[
+    ("::core::primitive::u8", "None"),
+    ("::core::primitive::u8", "Some(7)"),
+    ("::core::primitive::i16", "Some(-7)"),
+    ("::core::primitive::u32", "None"),
+    ("::core::primitive::f64", "Some(0.5)"),
+    ("[::core::primitive::u16; 3]", "Some([1, 2, 3])"),
+    ("(::core::primitive::u64, ::core::primitive::u8)", "Some((1, 2))"),
+    ("::core::primitive::bool", "Some(true)"),
+    ("::core::primitive::bool", "None"),
+    ("::core::primitive::char", "None"),
+    ("::core::time::Duration", "None"),
+    ("::core::num::NonZeroU16", "None"),
+];
+
 struct Module<'a> {
     number: usize,
     random: &'a mut Random,
@@ -131,7 +147,7 @@ impl Module<'_> {
     /// A type for a field and an expression for a value of it.
     fn ty(&mut self) -> (String, String) {
         let number = *self.random.choose(NUMBERS);
-        match self.random.below(10) {
+        match self.random.below(13) {
             0..=2 => (
                 format!("::core::primitive::{number}"),
                 "::core::default::Default::default()".into(),
@@ -150,6 +166,21 @@ impl Module<'_> {
                 (format!("[{ty}; {len}]"), format!("[(); {len}].map(|()| {value})"))
             }
             8 => {
+                let (ty, value) = self.random.choose(OPTIONS);
+                (format!("::core::option::Option<{ty}>"), (*value).into())
+            }
+            9 => (
+                "::core::time::Duration".into(),
+                "::core::time::Duration::new(5, 999_999_999)".into(),
+            ),
+            10 => {
+                let fields: Vec<_> = (0..1 + self.random.below(6)).map(|_| self.ty()).collect();
+                let list = |part: fn(&(String, String)) -> &String| {
+                    fields.iter().map(|field| part(field).clone() + ", ").collect::<String>()
+                };
+                (format!("({})", list(|(ty, _)| ty)), format!("({})", list(|(_, value)| value)))
+            }
+            11 => {
                 let macro_name = format!("ty_{}", self.random.below(1 << 30));
                 let (ty, value) = self.ty();
                 let _ = writeln!(self.items, "macro_rules! {macro_name} {{ () => {{ {ty} }} }}");

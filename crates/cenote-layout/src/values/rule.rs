@@ -14,6 +14,14 @@ pub enum Rule {
     Bool,
     /// A character of Unicode, without surrogates.
     Char,
+    /// A `bool` that may be missing: 0, 1, or 2.
+    OptionBool,
+    /// A `char` that may be missing: as [`Rule::Char`], or 0x110000.
+    OptionChar,
+    /// Less than 1,000,000,000 nanoseconds.
+    Nanos,
+    /// The same, or 1,000,000,000: the time is missing.
+    OptionNanos,
     /// Not 0.
     NotZero,
     /// Not null: a pointer that is not an `Option`.
@@ -60,7 +68,11 @@ impl fmt::Display for InvalidValue {
         write!(f, "at {at:#x}: ")?;
         match self.rule {
             Rule::Bool => write!(f, "{found} is no bool"),
+            Rule::OptionBool => write!(f, "{found} is no bool, nor `None`"),
             Rule::Char => write!(f, "{found:#x} is no character"),
+            Rule::OptionChar => write!(f, "{found:#x} is no character, nor `None`"),
+            Rule::Nanos => write!(f, "{found} nanoseconds are a second or more"),
+            Rule::OptionNanos => write!(f, "{found} nanoseconds are more than a second"),
             Rule::NotZero => f.write_str("0 in a number that is never 0"),
             Rule::NotNull => f.write_str("null in a pointer that is never null"),
             Rule::Tag => write!(f, "no variant has the discriminant {found}"),
@@ -99,11 +111,28 @@ impl Rule {
         Some((Self::NotZero, found.1))
     }
 
+    /// The rule of a type of the standard library that is told by its name, and the bytes of a
+    /// value. Of a time it is about the 4 bytes from byte 8 on.
+    pub(super) fn of_std(name: &str) -> Option<(Self, u64)> {
+        Some(match name {
+            "Option<bool>" => (Self::OptionBool, 1),
+            "Option<char>" => (Self::OptionChar, 4),
+            "Duration" | "SystemTime" => (Self::Nanos, 16),
+            "Option<Duration>" | "Option<SystemTime>" => (Self::OptionNanos, 16),
+            _ => return None,
+        })
+    }
+
     /// Whether bytes with this number keep the rule, as far as one number tells.
     pub(super) fn holds(self, found: u128) -> bool {
+        let is_char = || u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some());
         match self {
             Self::Bool => found <= 1,
-            Self::Char => u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some()),
+            Self::OptionBool => found <= 2,
+            Self::Char => is_char(),
+            Self::OptionChar => is_char() || found == 0x11_0000,
+            Self::Nanos => found < 1_000_000_000,
+            Self::OptionNanos => found <= 1_000_000_000,
             Self::NotZero | Self::NotNull => found != 0,
             Self::Tag | Self::Text | Self::Reference | Self::Owner | Self::Structure(_) => true,
         }

@@ -82,6 +82,9 @@ fn is_tuple(fields: &[(String, ShownValue)]) -> bool {
 
 /// The name of a structure, or of a variant.
 fn title(type_name: &str, variant: Option<&str>) -> String {
+    if type_name.starts_with('(') {
+        return String::new();
+    }
     let name = plain(&Values::short_name(type_name));
     match variant {
         Some(variant) => format!("{name}::{}", plain(variant)),

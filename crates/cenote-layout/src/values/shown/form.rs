@@ -7,7 +7,7 @@ use super::{Arc, ShownPlace, String, TypeId, Values, Vec, format, vec};
 use crate::pointer::PointerKind;
 use crate::types::{FieldRecord, TypeRecord};
 use crate::values::structures::constructor;
-use crate::values::{ELEMENT, INLINE_STR, array, array_of, is_own};
+use crate::values::{ELEMENT, INLINE_STR, Rule, array, array_of, is_own};
 
 /// Types that are pointers, with how they lead.
 const POINTERS: [(&str, PointerKind); 5] = [
@@ -82,6 +82,14 @@ pub(super) enum TypeForm {
     Unit,
     Bool,
     Char,
+    /// Seconds, with a sign or none, and nanoseconds.
+    Time {
+        signed: bool,
+    },
+    /// An option of a `bool`, a `char` or a time: if it is not missing, all of it is this value.
+    Missing(ShownPlace),
+    /// An option with a tag.
+    Tagged(Arc<TypeRecord>),
     Number {
         signed: bool,
         zero: ZeroMeaning,
@@ -200,6 +208,17 @@ impl Values {
             false => TypeForm::OtherSize(size),
         };
         let record = self.record_of(place.type_id);
+        if let Some(inner) = argument(&place.type_name, "Option") {
+            if Rule::of_std(&place.type_name).is_some() {
+                return TypeForm::Missing(place.cast(TypeId::of_name(inner), inner));
+            }
+            match &record {
+                Some(record) if !record.variants.is_empty() => {
+                    return sized(TypeForm::Tagged(Arc::clone(record)), record.size);
+                }
+                _ => {}
+            }
+        }
         if let Some(handle) = self.perhaps(place) {
             return TypeForm::Perhaps(handle);
         }
@@ -216,6 +235,8 @@ impl Values {
         match name {
             "bool" => return sized(TypeForm::Bool, 1),
             "char" => return sized(TypeForm::Char, 4),
+            "Duration" => return sized(TypeForm::Time { signed: false }, 16),
+            "SystemTime" => return sized(TypeForm::Time { signed: true }, 16),
             "f32" => return sized(TypeForm::Float, 4),
             "f64" => return sized(TypeForm::Float, 8),
             _ => {}
@@ -291,6 +312,9 @@ impl Values {
     /// header.
     #[must_use]
     pub fn short_name(name: &str) -> String {
+        if name.starts_with('(') {
+            return "tuple".into();
+        }
         let head = constructor(name);
         let short = head.rsplit(['/', ':']).next().unwrap_or(head);
         match (CollectionKind::of(name), short.strip_suffix("Header")) {

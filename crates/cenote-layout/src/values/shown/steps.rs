@@ -153,6 +153,7 @@ impl ValueWalker<'_> {
             let next = match self.values.form(&place) {
                 TypeForm::Pointer(form) => self.target(&place, &form)?,
                 TypeForm::Perhaps(handle) => (self.word(place.addr)? != 0).then_some(handle),
+                TypeForm::Missing(_) | TypeForm::Tagged(_) => self.option(&place)?,
                 TypeForm::Handle(inner) => Some(inner),
                 _ => return Ok(Some(place)),
             };

@@ -154,6 +154,14 @@ fn scalars_of_each_kind_are_read_and_what_is_none_is_said() {
     assert!(damage(&scalar("NonZeroI32", 4, 0)).contains("never 0"));
     assert_eq!(scalar("Option<NonZeroU64>", 8, 0), ShownValue::Null);
     assert_eq!(scalar("Option<NonZeroI8>", 1, 0xff), ShownValue::Signed(-1));
+    assert_eq!(scalar("Option<bool>", 1, 2), ShownValue::Null);
+    assert_eq!(scalar("Option<bool>", 1, 0), ShownValue::Bool(false));
+    assert_eq!(damage(&scalar("Option<bool>", 1, 3)), "3 is no bool");
+    assert_eq!(scalar("Option<char>", 4, 0x11_0000), ShownValue::Null);
+    assert_eq!(damage(&scalar("Option<char>", 4, 0x11_0001)), "0x110001 is no character");
+    assert!(damage(&scalar("Duration", 16, 1)).contains("4294967295 nanoseconds"));
+    assert!(damage(&scalar("Option<SystemTime>", 16, 1)).contains("4294967295 nanoseconds"));
+    assert!(damage(&scalar("Option<bool>", 2, 1)).contains("an option of 2 bytes"));
     assert_eq!(scalar("()", 0, 0), ShownValue::Unit);
     assert!(damage(&scalar("u64", 4, 0)).contains("4 bytes, and u64 has 8"));
     let bytes = ShownValue::Bytes { bytes: vec![1, 2, 0], more: 0 };
@@ -496,7 +504,7 @@ fn paths_are_read_and_refused_at_their_place() {
 }
 
 /// Names of types that a hostile record may use, with the bytes that it says.
-const HOSTILE: [(&str, u64); 12] = [
+const HOSTILE: [(&str, u64); 15] = [
     ("u64", 8),
     ("Link", 16),
     ("Ptr<Link>", 8),
@@ -509,6 +517,9 @@ const HOSTILE: [(&str, u64); 12] = [
     ("HeapPtr<Link>", 16),
     ("Ptr<cenote/ListHeader>", 8),
     ("[(); 9223372036854775807]", 0),
+    ("Option<Duration>", 16),
+    ("SystemTime", 16),
+    ("(cenote/ListHeader, u64)", 8),
 ];
 
 proptest! {

@@ -4,6 +4,7 @@ use super::collections::CollectionItem;
 use super::form::{PointerForm, TypeForm, ZeroMeaning};
 use super::{
     Box, NESTED_MAX, ShownPlace, ShownValue, String, ToString, TypeId, ValueWalker, Vec, format,
+    vec,
 };
 use crate::pointer::{PointerKind, RegionAddress, decode_relative};
 use crate::types::{FieldRecord, TypeRecord};
@@ -111,6 +112,12 @@ impl ValueWalker<'_> {
                 Ok(_) => self.value(&handle, inside),
                 Err(why) => self.damage(why),
             },
+            TypeForm::Time { signed } => self.time(place, signed),
+            TypeForm::Missing(_) | TypeForm::Tagged(_) => match self.option(place) {
+                Ok(Some(there)) => self.value(&there, inside),
+                Ok(None) => ShownValue::Null,
+                Err(why) => self.damage(why),
+            },
             TypeForm::Handle(inner) => self.value(&inner, inside),
             TypeForm::Array { first, count } => self.array(&first, count, inside),
             TypeForm::InlineText => self.inline_text(place),
@@ -150,6 +157,45 @@ impl ValueWalker<'_> {
                 ShownValue::Signed((found << shift) as i128 >> shift)
             }
             _ => ShownValue::Unsigned(found),
+        }
+    }
+
+    /// Seconds and nanoseconds.
+    fn time(&mut self, place: &ShownPlace, signed: bool) -> ShownValue {
+        let bytes = match self.bytes(place.addr, place.size) {
+            Ok(bytes) => bytes,
+            Err(why) => return self.damage(why),
+        };
+        let (seconds, nanos) = (number(&bytes[..8]) as u64, number(&bytes[8..12]));
+        if nanos >= 1_000_000_000 {
+            return self.damage(format!("{nanos} nanoseconds are a second or more"));
+        }
+        let seconds = match signed {
+            true => ShownValue::Signed(i128::from(seconds as i64)),
+            false => ShownValue::Unsigned(seconds.into()),
+        };
+        let fields = vec![("secs".into(), seconds), ("nanos".into(), ShownValue::Unsigned(nanos))];
+        ShownValue::Struct { type_name: place.type_name.clone(), variant: None, fields }
+    }
+
+    /// What is in an option that is no pointer; `None`: nothing.
+    pub(super) fn option(&mut self, place: &ShownPlace) -> Result<Option<ShownPlace>, String> {
+        match self.values.form(place) {
+            TypeForm::Missing(inner) => {
+                let bytes = self.bytes(place.addr, place.size.min(16))?;
+                let (found, none) = match bytes.len() {
+                    1 => (number(&bytes), 2),
+                    4 => (number(&bytes), 0x11_0000),
+                    16 => (number(&bytes[8..12]), 1_000_000_000),
+                    other => return Err(format!("an option of {other} bytes")),
+                };
+                Ok((found != none).then_some(inner))
+            }
+            TypeForm::Tagged(record) => {
+                let (_, fields) = self.fields_of(place, &record)?;
+                Ok(fields.first().map(|field| place.field(field)))
+            }
+            _ => Ok(Some(place.clone())),
         }
     }
 
