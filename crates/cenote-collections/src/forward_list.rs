@@ -16,7 +16,7 @@ pub use iter::{Iter, IterMut};
 
 use crate::shared::{
     DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,
-    range, span, touch_any,
+    range, release, span, touch_any,
 };
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -61,7 +61,8 @@ persist_block!(
 );
 persist_block!(
     "cenote/ForwardListNode",
-    ForwardNode<T> { next: Option<Ptr<ForwardNode<T>>>, value: T }
+    ForwardNode<T> { next: Option<Ptr<ForwardNode<T>>>, value: T },
+    owns: T::OWNS
 );
 
 /// A singly linked list; see the [crate] for handles. The methods are named as those of
@@ -196,6 +197,7 @@ impl<T: Persist> ForwardList<T> {
     /// # Errors
     /// As [`ForwardList::front_mut`].
     pub fn iter_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<IterMut<'t, T>> {
+        refuse_owners!(T);
         let ForwardListHeader { first, len, .. } = *open(tx, self.header)?;
         let mut next = first;
         let ranges = core::iter::from_fn(|| {
@@ -340,6 +342,9 @@ impl<T: Persist> ForwardList<T> {
                 let mut next = first;
                 while let Some(node) = next {
                     next = node.follow().or_lost(tx)?.next;
+                    if T::OWNS {
+                        tx.free_within(self.header, node.addr(), range(node.as_ptr()))?;
+                    }
                     tx.free_near(self.header, node)?;
                 }
                 free_destroyed(tx, self.header, len)
@@ -403,11 +408,32 @@ impl<T: Persist> ForwardList<T> {
         before: Option<Ptr<ForwardNode<T>>>,
         node: Ptr<ForwardNode<T>>,
     ) -> Result<T> {
+        // SAFETY: passed on.
+        unsafe {
+            node.touch().or_lost(tx)?;
+            let value = range(place!(node, value));
+            release::<T, _, _, _>(tx, self.header, (node, value), |tx| {
+                self.unlink_after(tx, before, node)
+            })
+        }
+    }
+
+    /// Takes out and frees a node whose value owns nothing.
+    ///
+    /// # Safety
+    /// As [`ForwardList::remove_after`]; the node was touched.
+    #[inline]
+    unsafe fn unlink_after(
+        self,
+        tx: &mut Tx<'_>,
+        before: Option<Ptr<ForwardNode<T>>>,
+        node: Ptr<ForwardNode<T>>,
+    ) -> Result<T> {
         let header = self.header;
         // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until
         // commit, and no link leads to the node after the writes.
         unsafe {
-            node.touch().and_then(|()| touch_any(before)).or_lost(tx)?;
+            touch_any(before).or_lost(tx)?;
             let after = (*node.as_ptr()).next;
             let link = before.map_or(place!(header, first), |before| place!(before, next));
             match (before, after) {
@@ -451,6 +477,7 @@ unsafe fn value_mut<'t, T: Persist>(
     tx: &'t mut Tx<'_>,
     node: Ptr<ForwardNode<T>>,
 ) -> Result<&'t mut T> {
+    refuse_owners!(T);
     // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no
     // other one.
     unsafe {

@@ -40,13 +40,71 @@
 //! `Option` of a handle has 8 bytes too, and can be a field or an element.
 //!
 //! A collection lives until its `destroy`. To drop a handle, or to remove one from another
-//! collection, frees nothing. `clear` and `destroy` free the collection's own nodes and nothing
-//! that elements point to. All of a collection lies in one pool, that of its header:
-//! [`Tx`](cenote::Tx)'s first pool with `new`, the pool of another value with `new_beside`.
+//! collection, frees nothing. `clear` and `destroy` free the collection's own nodes, and what their
+//! values own, and nothing else that elements point to. All of a collection lies in one pool, that
+//! of its header: [`Tx`](cenote::Tx)'s first pool with `new`, the pool of another value with
+//! `new_beside`.
 //!
 //! A handle is stale after its collection was destroyed, or if the transaction that created it was
 //! aborted. Then every method returns [`Error::Dangling`](cenote::Error::Dangling). If the place
 //! has a new collection of the same type, methods work on that one. Nothing else happens.
+//!
+//! # Values that own
+//!
+//! Values of lists, vectors and maps may own blocks by [`Owned`](cenote::Owned) fields. To remove
+//! or to overwrite such a value, and `clear` and `destroy`, free all that it owns, as
+//! [`Tx::free`](cenote::Tx::free) does: large trees wait, and are freed later. What an operation
+//! returns (`remove`, `pop`, the old value of `insert`) owns nothing any more. If one of these
+//! operations fails, its transaction can only abort.
+//!
+//! A value comes into a collection with empty `Owned` fields. `put_owned` and `free_owned` of the
+//! collection, or of the cursor of a list, fill and empty them in their place. No `&mut` to such a
+//! value is given out: `get_mut`, `iter_mut`, and of entries all but `insert` of an occupied one
+//! and `remove`, do not compile. Keys cannot own.
+//!
+//! ```
+//! use cenote::{Owned, Persist, Store, field};
+//! use cenote_collections::{HashMap, InlineStr};
+//!
+//! #[derive(Persist)]
+//! struct Person { born: Option<u16>, notes: Owned<Note> }
+//!
+//! #[derive(Persist)]
+//! #[persist(owned)]
+//! struct Note { text: InlineStr<119>, next: Owned<Note> }
+//!
+//! # fn main() -> cenote::Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! let pool = Store::open(directory.path())?.pool("people")?;
+//! pool.write(|tx| -> cenote::Result<()> {
+//!     let people = HashMap::<InlineStr<23>, Person>::new(tx)?;
+//!     let ada = Person { born: Some(1815), notes: Owned::EMPTY };
+//!     people.insert(tx, InlineStr::truncated("ada"), ada)?;
+//!     let note = Note { text: InlineStr::truncated("writes programs"), next: Owned::EMPTY };
+//!     people.put_owned(tx, "ada", field!(Person, notes), note)?;
+//!     // One line: she goes with all of her notes.
+//!     people.remove(tx, "ada")?;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! ```compile_fail
+//! # use cenote::{Owned, Persist, Store};
+//! # use cenote_collections::HashMap;
+//! # #[derive(Persist)]
+//! # #[persist(owned)]
+//! # struct Note { next: Owned<Note> }
+//! # fn main() -> cenote::Result<()> {
+//! # let pool = Store::open("/nowhere")?.pool("p")?;
+//! # pool.write(|tx| -> cenote::Result<()> {
+//! let people = HashMap::<u64, Owned<Note>>::new(tx)?;
+//! // It could be exchanged for another one.
+//! people.get_mut(tx, &1)?;
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 //!
 //! # Why this is sound
 //!
@@ -76,7 +134,9 @@
 //!    places. Every index is computed from what the node says, not from what a comparison promised.
 //! 5. A value read out of a collection (`pop`, `remove`, `insert`'s old value) is a copy of its
 //!    bytes, and an abort puts the bytes back. That is sound because `Persist` types have no
-//!    destructor and no interior mutability.
+//!    destructor and no interior mutability, and its `Owned` fields were emptied before. Inside of
+//!    a collection values move with their owners: from one node to another, which the same
+//!    transaction frees or empties.
 //!
 //! # What an operation costs
 //!

@@ -10,7 +10,7 @@
 
 use crate::shared::{
     DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,
-    range, span, touch_any,
+    range, release, span, touch_any,
 };
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -58,7 +58,8 @@ persist_block!(
 );
 persist_block!(
     "cenote/ListNode",
-    ListNode<T> { next: Option<Ptr<ListNode<T>>>, previous: Option<Ptr<ListNode<T>>>, value: T }
+    ListNode<T> { next: Option<Ptr<ListNode<T>>>, previous: Option<Ptr<ListNode<T>>>, value: T },
+    owns: T::OWNS
 );
 
 /// A doubly linked list; see [`std::collections::LinkedList`] for what the methods mean and the
@@ -208,6 +209,7 @@ impl<T: Persist> List<T> {
     /// # Errors
     /// As [`List::front_mut`].
     pub fn iter_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<IterMut<'t, T>> {
+        refuse_owners!(T);
         let ListHeader { first, len, last } = *open(tx, self.header)?;
         let mut next = first;
         let ranges = core::iter::from_fn(|| {
@@ -397,6 +399,9 @@ impl<T: Persist> List<T> {
                 let mut next = first;
                 while let Some(node) = next {
                     next = node.follow().or_lost(tx)?.next;
+                    if T::OWNS {
+                        tx.free_within(self.header, node.addr(), range(node.as_ptr()))?;
+                    }
                     tx.free_near(self.header, node)?;
                 }
                 free_destroyed(tx, self.header, len)
@@ -505,11 +510,24 @@ impl<T: Persist> List<T> {
     /// The header is live and the transaction holds its pool; `node` is a node of the list.
     #[inline]
     unsafe fn remove_node(self, tx: &mut Tx<'_>, node: Ptr<ListNode<T>>) -> Result<T> {
+        // SAFETY: passed on.
+        unsafe {
+            node.touch().or_lost(tx)?;
+            let value = range(place!(node, value));
+            release::<T, _, _, _>(tx, self.header, (node, value), |tx| self.unlink(tx, node))
+        }
+    }
+
+    /// Takes out and frees a node whose value owns nothing.
+    ///
+    /// # Safety
+    /// As [`List::remove_node`]; the node was touched.
+    #[inline]
+    unsafe fn unlink(self, tx: &mut Tx<'_>, node: Ptr<ListNode<T>>) -> Result<T> {
         let header = self.header;
         // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until
         // commit, and no link leads to the node after the writes.
         unsafe {
-            node.touch().or_lost(tx)?;
             let (before, after) = ((*node.as_ptr()).previous, (*node.as_ptr()).next);
             touch_any(before).and_then(|()| touch_any(after)).or_lost(tx)?;
             let next = before.map_or(place!(header, first), |before| place!(before, next));
@@ -566,6 +584,7 @@ unsafe fn value_mut<'t, T: Persist>(
     tx: &'t mut Tx<'_>,
     node: Ptr<ListNode<T>>,
 ) -> Result<&'t mut T> {
+    refuse_owners!(T);
     // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no
     // other one.
     unsafe {

@@ -133,6 +133,41 @@ pub(crate) unsafe fn log_with<T: Persist>(
     }
 }
 
+/// What a `&mut` to a value that owns is refused with: a program could move the value out.
+macro_rules! refuse_owners {
+    ($type:ty) => {
+        const {
+            assert!(
+                !<$type as cenote::persist::Persist>::OWNS,
+                "a value that owns cannot be moved: see `put_owned` and `free_owned`"
+            )
+        }
+    };
+}
+
+/// Frees what values in a block own, and then does what removes or overwrites them: that may move
+/// them out, since they own nothing any more. If a step fails, the transaction can only abort. For
+/// values that own nothing it does the second step alone.
+///
+/// # Safety
+/// As [`Tx::free_within`].
+#[inline(always)]
+pub(crate) unsafe fn release<'p, V: Persist, H: Header, B, R>(
+    tx: &mut Tx<'p>,
+    header: Ptr<H>,
+    (block, values): (Ptr<B>, Range),
+    then: impl FnOnce(&mut Tx<'p>) -> Result<R>,
+) -> Result<R> {
+    if !V::OWNS {
+        return then(tx);
+    }
+    tx.all_or_abort(|tx| {
+        // SAFETY: passed on.
+        unsafe { tx.free_within(header, block.addr(), values)? };
+        then(tx)
+    })
+}
+
 /// Fills a collection that was just made; if that fails, destroys it. If that fails too, or the
 /// caller's code panics, the transaction can only abort.
 pub(crate) fn build(
@@ -211,6 +246,7 @@ macro_rules! persist_block {
     (
         $name:literal,
         $type:ident<$($parameter:ident),+> { $($field:ident: $field_type:ty),+ $(,)? }
+        $(, owns: $owns:expr)?
     ) => {
         // SAFETY: every field is described where it is (the pattern lacks none), with a type of the
         // same layout and pointers; the name belongs to this crate, see `shared`. Unused fields are
@@ -220,6 +256,7 @@ macro_rules! persist_block {
         {
             const TYPE_ID: cenote::persist::TypeId = cenote::persist::TypeId::of_name($name)
                 $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
+            $(const OWNS: bool = $owns;)?
 
             fn type_name() -> std::string::String {
                 cenote::persist::__applied(
@@ -244,8 +281,8 @@ macro_rules! persist_block {
 /// Implements `Persist` and the like for a handle: one pointer.
 macro_rules! persist_handle {
     ($name:literal, $type:ident<$($parameter:ident),+>, $header:ty) => {
-        // SAFETY: transparent over one pointer, described where it is, which is never null; the name
-        // belongs to this crate, see `shared`.
+        // SAFETY: transparent over one pointer, described where it is, which is never null; the
+        // name belongs to this crate, see `shared`.
         unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist
             for $type<$($parameter),+>
         {

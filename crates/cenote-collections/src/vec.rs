@@ -8,10 +8,10 @@
 //! map of an array block sees them too. Without an array `capacity` is 0, except that values of no
 //! size need none and `capacity` says nothing.
 
-use crate::shared::{
-    DESTROYED, Header, OrLost, Range, build, free_destroyed, log, log_and_free, open, range,
-    touch_places,
-};
+mod owned;
+mod shrink;
+
+use crate::shared::{Header, OrLost, Range, build, log, log_and_free, open, range, touch_places};
 use cenote::persist::{ArrayOf, Persist};
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::ptr::{NonNull, copy, copy_nonoverlapping};
@@ -149,6 +149,7 @@ impl<T: Persist> Vec<T> {
     /// # Errors
     /// As [`Vec::push`].
     pub fn as_mut_slice<'t>(self, tx: &'t mut Tx<'_>) -> Result<&'t mut [T]> {
+        refuse_owners!(T);
         let header = *open(tx, self.header)?;
         // SAFETY: as in `as_slice`; logged first, and the transaction is borrowed exclusively.
         unsafe {
@@ -217,6 +218,7 @@ impl<T: Persist> Vec<T> {
     /// # Errors
     /// As [`Vec::push`].
     pub fn get_mut<'t>(self, tx: &'t mut Tx<'_>, index: usize) -> Result<Option<&'t mut T>> {
+        refuse_owners!(T);
         let header = *open(tx, self.header)?;
         if index as u64 >= header.len {
             return Ok(None);
@@ -249,15 +251,24 @@ impl<T: Persist> Vec<T> {
         }
     }
 
-    /// Replaces the value at `index` and returns the old one. 1 entry.
+    /// Replaces the value at `index` and returns the old one. 1 entry. What the old one owned is
+    /// freed.
     ///
     /// # Errors
     /// As [`Vec::push`]; [`Error::OutOfBounds`].
     pub fn replace(self, tx: &mut Tx<'_>, index: usize, value: T) -> Result<T> {
-        let len = self.len(tx)?;
-        match self.get_mut(tx, index)? {
-            Some(place) => Ok(core::mem::replace(place, value)),
-            None => Err(out_of_bounds(index, len)),
+        let header = *open(tx, self.header)?;
+        if index as u64 >= header.len {
+            return Err(out_of_bounds(index, header.len as usize));
+        }
+        // SAFETY: a place with a value, logged before it is written.
+        unsafe {
+            let place = header.places().add(index);
+            touch_places(place, 1).or_lost(tx)?;
+            self.released(tx, &header, (index, 1), |tx| {
+                log(tx, &[range(place)])?;
+                Ok(place.replace(value))
+            })
         }
     }
 
@@ -315,7 +326,7 @@ impl<T: Persist> Vec<T> {
         Ok(())
     }
 
-    /// Removes the last value. 2 entries.
+    /// Removes the last value. 2 entries. What it owned is freed, as in each removal.
     ///
     /// # Errors
     /// As [`Vec::push`].
@@ -380,12 +391,14 @@ impl<T: Persist> Vec<T> {
             let (place, last) =
                 (header.places().add(index), header.places().add(header.len as usize - 1));
             touch_places(place, 1).and_then(|()| touch_places(last, 1)).or_lost(tx)?;
-            log(tx, &[range(place), range(last), range(place!(self.header, len))])?;
-            place.swap(last);
-            let value = last.read();
-            last.write_bytes(0, 1);
-            (*self.header.as_ptr()).len -= 1;
-            Ok(value)
+            self.released(tx, &header, (index, 1), |tx| {
+                log(tx, &[range(place), range(last), range(place!(self.header, len))])?;
+                place.swap(last);
+                let value = last.read();
+                last.write_bytes(0, 1);
+                (*self.header.as_ptr()).len -= 1;
+                Ok(value)
+            })
         }
     }
 
@@ -430,88 +443,6 @@ impl<T: Persist> Vec<T> {
         let this = Self::new(tx)?;
         build(tx, |tx| this.extend(tx, values), |tx| this.destroy(tx))?;
         Ok(this)
-    }
-
-    /// Removes all but the first `len` values; keeps the array. 2 entries: what is removed, and the
-    /// length.
-    ///
-    /// # Errors
-    /// As [`Vec::push`].
-    pub fn truncate(self, tx: &mut Tx<'_>, len: usize) -> Result<()> {
-        let header = *open(tx, self.header)?;
-        let removed = (header.len as usize).saturating_sub(len);
-        if removed == 0 {
-            return Ok(());
-        }
-        // SAFETY: places with values, logged before they are written.
-        unsafe {
-            let place = header.places().add(len);
-            touch_places(place, removed).or_lost(tx)?;
-            log(tx, &[places(place, removed), range(place!(self.header, len))])?;
-            place.write_bytes(0, removed);
-            (*self.header.as_ptr()).len = len as u64;
-        }
-        Ok(())
-    }
-
-    /// Keeps the values for which `keep` says so. Logs the vector whole if any is removed: 2
-    /// entries.
-    ///
-    /// # Errors
-    /// As [`Vec::push`].
-    pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&T) -> bool) -> Result<()> {
-        // The caller's code runs before anything is changed.
-        let kept: std::vec::Vec<bool> = self.iter(tx)?.map(&mut keep).collect();
-        let Some(first) = kept.iter().position(|kept| !kept) else { return Ok(()) };
-        let header = *open(tx, self.header)?;
-        // SAFETY: places with values, logged before they are written; `to` never overtakes `from`.
-        unsafe {
-            let array = header.places();
-            log(
-                tx,
-                &[places(array.add(first), kept.len() - first), range(place!(self.header, len))],
-            )?;
-            let mut to = first;
-            for from in (first..kept.len()).filter(|&from| kept[from]) {
-                copy(array.add(from), array.add(to), 1);
-                to += 1;
-            }
-            array.add(to).write_bytes(0, kept.len() - to);
-            (*self.header.as_ptr()).len = to as u64;
-        }
-        Ok(())
-    }
-
-    /// Removes all values and gives the array back. 1 entry, 1 free.
-    ///
-    /// # Errors
-    /// As [`Vec::push`].
-    pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, 0)
-    }
-
-    /// Frees the vector with its array. Every handle to it is stale from now on.
-    ///
-    /// # Errors
-    /// As [`Vec::push`].
-    pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, DESTROYED)
-    }
-
-    fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
-        let header = *open(tx, self.header)?;
-        // SAFETY: the header is live; only it leads to the array, and after the write nothing does.
-        unsafe {
-            let ranges = [range(self.header.as_ptr())];
-            match header.array {
-                Some(array) => log_and_free(tx, self.header, array, &ranges)?,
-                None => log(tx, &ranges)?,
-            }
-            tx.all_or_abort(|tx| {
-                self.header.as_ptr().write(VecHeader { array: None, len, capacity: 0 });
-                free_destroyed(tx, self.header, len)
-            })
-        }
     }
 
     /// Makes room for `additional` more values; the header as it is then.
@@ -565,12 +496,14 @@ impl<T: Persist> Vec<T> {
             let behind = header.len as usize - index - 1;
             let place = header.places().add(index);
             touch_places(place, behind + 1).or_lost(tx)?;
-            log(tx, &[places(place, behind + 1), range(place!(self.header, len))])?;
-            let value = place.read();
-            copy(place.add(1), place, behind);
-            place.add(behind).write_bytes(0, 1);
-            (*self.header.as_ptr()).len -= 1;
-            Ok(value)
+            self.released(tx, &header, (index, 1), |tx| {
+                log(tx, &[places(place, behind + 1), range(place!(self.header, len))])?;
+                let value = place.read();
+                copy(place.add(1), place, behind);
+                place.add(behind).write_bytes(0, 1);
+                (*self.header.as_ptr()).len -= 1;
+                Ok(value)
+            })
         }
     }
 }

@@ -2,6 +2,8 @@
 //! to each step. The program ignores the error and commits. Then the operation has done nothing, or
 //! a part that its documentation names, and no block leaked; or the transaction was aborted.
 
+use cenote::Owned;
+use cenote::ptr::FieldOffset;
 use cenote::{
     Durability, Error, ExportOptions, FormatOptions, ImportOptions, OpenOptions, Persist, Pool,
     PoolOptions, Ptr, Reader, Result, Store, Tx, field,
@@ -40,7 +42,37 @@ struct All {
     small: BTreeMap<u64, u64>,
     few: HashMap<u64, u64>,
     empty: List<u64>,
+    owners: BTreeMap<u64, Owned<Leaf>>,
+    shelf: PVec<Owned<Leaf>>,
     filler: Ptr<Filler>,
+}
+
+/// What an entry owns.
+#[derive(Persist)]
+#[persist(name = "half_done::Leaf", owned)]
+struct Leaf {
+    value: u64,
+    below: Owned<Leaf>,
+}
+
+/// Gives an entry two blocks.
+fn own(tx: &mut Tx<'_>, all: &All, key: u64) -> Result<()> {
+    let leaf = |value| Leaf { value, below: Owned::EMPTY };
+    all.owners.insert(tx, key, Owned::EMPTY)?;
+    if let Some(top) = all.owners.put_owned(tx, &key, FieldOffset::whole(), leaf(key))? {
+        tx.put_owned(top, field!(Leaf, below), leaf(key + 1))?;
+    }
+    all.shelf.push(tx, Owned::EMPTY)?;
+    let top = all.shelf.put_owned(tx, key as usize, FieldOffset::whole(), leaf(key))?;
+    tx.put_owned(top, field!(Leaf, below), leaf(key + 2)).map(drop)
+}
+
+/// The values of two blocks.
+fn owned(reader: &impl Reader, top: &Owned<Leaf>) -> Result<[u64; 2]> {
+    let Some(top) = top.get() else { return Ok([0, 0]) };
+    let leaf = reader.get(top)?;
+    let below = leaf.below.get().map(|below| Ok::<_, Error>(reader.get(below)?.value));
+    Ok([leaf.value, below.transpose()?.unwrap_or_default()])
 }
 
 impl All {
@@ -56,12 +88,15 @@ impl All {
                 small: BTreeMap::from_iter(tx, (0..4).map(|n| (n, n)))?,
                 few: HashMap::with_hash_key(tx, [5, 6])?,
                 empty: List::new(tx)?,
+                owners: BTreeMap::new(tx)?,
+                shelf: PVec::new(tx)?,
                 filler: tx.alloc(Filler { words: [0; WORDS] })?,
             };
             let root = tx.alloc(all)?;
             tx.set_root(root)?;
             Ok(all)
         })?;
+        pool.write(|tx| each(0..20, |key| own(tx, &all, key)))?;
         pool.write(|tx| all.tree.extend(tx, (0..TREE).map(|n| (n, n))))?;
         pool.write(|tx| all.hash.extend(tx, (0..HASH).map(|n| (n, n))))?;
         Ok(all)
@@ -100,6 +135,13 @@ impl All {
             all.push(entries);
         }
         all.push(self.empty.iter(reader)?.copied().collect());
+        let entries = self.owners.iter(reader)?.map(|(key, top)| {
+            let [value, below] = owned(reader, top)?;
+            Ok([*key, value, below])
+        });
+        all.push(entries.collect::<Result<Vec<_>>>()?.concat());
+        let shelf = self.shelf.iter(reader)?.map(|top| owned(reader, top));
+        all.push(shelf.collect::<Result<Vec<_>>>()?.concat());
         all.push(reader.named_roots()?.iter().map(|root| root.addr).collect());
         Ok(all)
     }
@@ -158,6 +200,10 @@ const SEQUENCES: &[(&str, Operate)] = &[
     ("Vec::truncate", |tx, all| all.vec.truncate(tx, 3)),
     ("Vec::clear", |tx, all| all.vec.clear(tx)),
     ("Vec::destroy", |tx, all| all.vec.destroy(tx)),
+    ("Vec::remove of an owner", |tx, all| all.shelf.remove(tx, 3).map(|_| ())),
+    ("Vec::replace of an owner", |tx, all| all.shelf.replace(tx, 3, Owned::EMPTY).map(|_| ())),
+    ("Vec::truncate of owners", |tx, all| all.shelf.truncate(tx, 3)),
+    ("Vec::clear of owners", |tx, all| all.shelf.clear(tx)),
     ("String::from_str", |tx, _| String::from_str(tx, "a text").map(drop)),
     ("String::push_str", |tx, all| all.text.push_str(tx, &"more".repeat(40))),
     ("String::destroy", |tx, all| all.text.destroy(tx)),
@@ -174,6 +220,11 @@ const MAPS: &[(&str, Operate)] = &[
     ("BTreeMap::pop_last", |tx, all| each(0..40, |_| all.tree.pop_last(tx).map(drop))),
     ("BTreeMap::retain", |tx, all| all.tree.retain(tx, |n, _| n % 8 == 0)),
     ("BTreeMap::from_iter", |tx, _| BTreeMap::from_iter(tx, (0..40u64).map(|n| (n, n))).map(drop)),
+    ("BTreeMap::remove of owners", |tx, all| each(0..9, |n| all.owners.remove(tx, &n).map(|_| ()))),
+    ("BTreeMap::insert over an owner", |tx, all| {
+        all.owners.insert(tx, 3, Owned::EMPTY).map(|_| ())
+    }),
+    ("BTreeMap::clear of owners", |tx, all| all.owners.clear(tx)),
     ("BTreeMap::clear", |tx, all| all.tree.clear(tx)),
     ("BTreeMap::destroy", |tx, all| all.tree.destroy(tx)),
     ("BTreeMap::destroy of few", |tx, all| all.small.destroy(tx)),

@@ -12,6 +12,7 @@ mod logged;
 mod logged_heap;
 mod logged_pools;
 mod owned;
+mod owned_entries;
 mod planted;
 mod pool_histories;
 mod relaxed;

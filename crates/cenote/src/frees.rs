@@ -185,6 +185,16 @@ impl<'p> Edges<'p> {
         Ok(None)
     }
 
+    /// The first edges of the value that begins at an address, and whether others follow behind
+    /// those of a value.
+    pub(crate) fn number_at(&self, addr: u64) -> (u64, bool) {
+        let value = match self.record.repeats {
+            true => (addr - self.block) / self.record.size.max(1),
+            false => 0,
+        };
+        (value * self.per_value, self.record.repeats)
+    }
+
     /// Edge 0, whatever it owns.
     fn first(&self) -> Result<Option<EdgeWord>> {
         self.find(0, |_| true)

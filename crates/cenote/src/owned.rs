@@ -55,8 +55,9 @@
 //!
 //! * *An `Owned` in process memory is empty.* It is neither `Copy` nor `Clone`; no call returns
 //!   one, nor a `&mut` to a value that has one. Only the calls above change one, in its place.
-//! * *A type that owns is not overwritten.* [`Tx::set`] and [`Tx::get_mut`] do not compile for it,
-//!   and a store refuses collections of such values.
+//! * *A type that owns is not overwritten.* [`Tx::set`] and [`Tx::get_mut`] do not compile for it.
+//!   Collections free what a value owns before they overwrite it or move it out, and a store
+//!   refuses keys that own.
 //! * *Only its owner frees a block.* [`Tx::alloc`] and [`Tx::free`] do not compile for owned types.
 //!   They have ids of their own, so a program that calls the type the same and does not say
 //!   `owned` has another type.

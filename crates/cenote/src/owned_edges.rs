@@ -37,12 +37,36 @@ impl<'p> Tx<'p> {
         value: U,
     ) -> Result<Ptr<U>> {
         let edge = self.edge(owner, field)?;
+        self.put_into(&edge, value)
+    }
+
+    /// As [`Tx::put_owned`], into an edge of a value of a collection.
+    ///
+    /// # Errors
+    /// As [`Tx::put_owned`].
+    ///
+    /// # Safety
+    /// [`Reader::get`] gives `neighbour` in this transaction. `at` is an edge in a live block of
+    /// its pool, which was touched.
+    #[doc(hidden)]
+    pub unsafe fn put_owned_near<N: Persist, U: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        at: *mut Owned<U>,
+        value: U,
+    ) -> Result<Ptr<U>> {
+        // SAFETY: passed on.
+        let edge = unsafe { self.edge_near(neighbour, at)? };
+        self.put_into(&edge, value)
+    }
+
+    fn put_into<U: Persist>(&mut self, edge: &Edge<'p>, value: U) -> Result<Ptr<U>> {
         // Freeing takes no space: the list is there before anything owned is.
         self.make_frees(edge.pool)?;
         self.log_words(&[edge.at])?;
         let mark = self.allocated();
         let fresh = self.alloc_covered(edge.pool, value)?;
-        if let Err(error) = self.replace(&edge, fresh.addr()) {
+        if let Err(error) = self.replace(edge, fresh.addr()) {
             debug_assert_eq!(self.allocated(), mark + 1);
             return Err(self.give_back_owned(fresh, error));
         }
@@ -63,12 +87,80 @@ impl<'p> Tx<'p> {
         field: FieldOffset<T, Owned<U>>,
     ) -> Result<bool> {
         let edge = self.edge(owner, field)?;
+        self.empty(&edge)
+    }
+
+    /// As [`Tx::free_owned`], of an edge of a value of a collection.
+    ///
+    /// # Errors
+    /// As [`Tx::free_owned`].
+    ///
+    /// # Safety
+    /// As [`Tx::put_owned_near`].
+    #[doc(hidden)]
+    pub unsafe fn free_owned_near<N: Persist, U: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        at: *mut Owned<U>,
+    ) -> Result<bool> {
+        // SAFETY: passed on.
+        let edge = unsafe { self.edge_near(neighbour, at)? };
+        self.empty(&edge)
+    }
+
+    fn empty(&mut self, edge: &Edge<'p>) -> Result<bool> {
         if edge.word == 0 {
             return Ok(false);
         }
         self.log_words(&[edge.at])?;
-        self.replace(&edge, 0)?;
+        self.replace(edge, 0)?;
         Ok(true)
+    }
+
+    /// Frees what whole values in a block of a collection own, and empties their edges: before the
+    /// collection removes the values, or overwrites them. What it moves out of the block afterwards
+    /// owns nothing.
+    ///
+    /// The steps of it: each edge is logged and emptied, and its block disowned. So no block is
+    /// owned and waits. If one fails, some edges may be empty: the caller takes care that the
+    /// transaction can only abort then ([`Tx::all_or_abort`]).
+    ///
+    /// # Errors
+    /// As [`Tx::free_owned`].
+    ///
+    /// # Safety
+    /// [`Reader::get`] gives `neighbour` in this transaction. `block` is a live block of its pool;
+    /// the range lies in it, and was touched.
+    #[doc(hidden)]
+    pub unsafe fn free_within<N: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        block: u64,
+        (first, len): (*const u8, usize),
+    ) -> Result<()> {
+        let pool = self.pool_of_live(neighbour)?;
+        if planted(Bug::Owned(OwnedBug::EntryKept)) {
+            return Ok(());
+        }
+        let Some(edges) = Edges::of(pool, block)? else { return Ok(()) };
+        let range = first.addr() as u64..(first.addr() + len) as u64;
+        let (mut number, in_order) = edges.number_at(range.start);
+        while let Some(edge) = edges.find(number, |word| word != 0)? {
+            if in_order && edge.at >= range.end {
+                break;
+            }
+            number = edge.number + 1;
+            if !range.contains(&edge.at) {
+                continue;
+            }
+            if !planted(Bug::Owned(OwnedBug::EntryNotLogged)) {
+                self.log_words(&[edge.at])?;
+            }
+            // SAFETY: logged; the place of an edge of a live value.
+            unsafe { self.store_word(edge.at, 0) };
+            self.disown(pool, edge.word)?;
+        }
+        Ok(())
     }
 
     /// Takes what a field owns out of it, to be put into another field: [`Taken`]. It may be
@@ -158,6 +250,19 @@ impl<'p> Tx<'p> {
             // SAFETY: a live block of a pool of this transaction, checked by the caller.
             unsafe { tx.free_in(pool, addr) }
         })
+    }
+
+    /// # Safety
+    /// As [`Tx::put_owned_near`].
+    unsafe fn edge_near<N: Persist, U: Persist>(
+        &self,
+        neighbour: Ptr<N>,
+        at: *mut Owned<U>,
+    ) -> Result<Edge<'p>> {
+        let pool = self.pool_of_live(neighbour)?;
+        // SAFETY: by contract; no thread changes it while the pool is held.
+        let word = unsafe { (*at).get() }.map_or(0, Ptr::addr);
+        Ok(Edge { pool, at: at.addr() as u64, word })
     }
 
     fn edge<T: Persist, U: Persist>(

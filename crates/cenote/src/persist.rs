@@ -81,7 +81,7 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     const BUILT_IN: bool = false;
 
     /// Whether values have owning edges in them: an [`Owned`](crate::Owned). No operation takes
-    /// such a value apart or overwrites it, and what frees it frees what it owns. A store refuses a
+    /// such a value apart, and what frees or overwrites it frees what it owns. A store refuses a
     /// type that describes an owning edge and does not say so here.
     const OWNS: bool = false;
 
@@ -234,11 +234,11 @@ pub(crate) fn types_from(first: Reach) -> Result<Vec<DescribedType>, TypeSetErro
     Ok(types)
 }
 
-/// A collection moves its values, say, and would leave what they own without an owner.
+/// A map moves and copies its keys, say, and would leave what they own without an owner.
 #[cold]
 fn cannot_own(name: String) -> TypeError {
-    let reason = "a value in it owns blocks, which it cannot free: put that value into a block of \
-                  its own, and a pointer here";
+    let reason = "a value in it owns blocks, which it cannot free: a key of a map cannot own, so \
+                  put what owns into the value";
     TypeError { name, reason }
 }
 
@@ -254,6 +254,7 @@ pub struct ArrayOf<T>([T; 0]);
 unsafe impl<T: Persist> Persist for ArrayOf<T> {
     const TYPE_ID: TypeId = array_type_id::<T>();
     const BUILT_IN: bool = true;
+    const OWNS: bool = T::OWNS;
 
     fn type_name() -> String {
         list_name(T::type_name)

@@ -212,6 +212,21 @@ impl<T, F> FieldOffset<T, F> {
     }
 }
 
+impl<T> FieldOffset<T, T> {
+    /// The value itself, as a field of itself.
+    ///
+    /// ```
+    /// use cenote::ptr::FieldOffset;
+    ///
+    /// assert_eq!(*FieldOffset::whole().get(&7_u64), 7);
+    /// ```
+    #[inline]
+    #[must_use]
+    pub const fn whole() -> Self {
+        FieldOffset { offset: 0, value: PhantomData, field: PhantomData }
+    }
+}
+
 impl<T, E, const N: usize> FieldOffset<T, [E; N]> {
     /// An element of this array; `None` if there is none of this index.
     #[inline]

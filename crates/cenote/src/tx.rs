@@ -332,7 +332,7 @@ impl<'p> Tx<'p> {
 
     /// The pool of a value that is known to be alive in this transaction.
     #[inline]
-    fn pool_of_live<N: Persist>(&self, live: Ptr<N>) -> Result<&'p PoolInner> {
+    pub(crate) fn pool_of_live<N: Persist>(&self, live: Ptr<N>) -> Result<&'p PoolInner> {
         match self.covered.0 {
             Covered::One(pool) => Ok(pool),
             Covered::Many(_) => {

@@ -6,7 +6,7 @@
 
 use super::node::{NodeEntry as Pair, Slots};
 use super::{BTreeHeader, BTreeMap, Path};
-use crate::shared::{OrLost, log, make_and_insert, open, range};
+use crate::shared::{OrLost, log, make_and_insert, open, range, release};
 use cenote::persist::Persist;
 use cenote::{Result, Tx};
 use core::fmt;
@@ -199,6 +199,7 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// # Errors
     /// As [`BTreeMap::insert`].
     pub fn insert(self, value: V) -> Result<&'t mut V> {
+        refuse_owners!(V);
         let Self { tx, map, header, to, key } = self;
         // SAFETY: header and path are as they were, see the module. The place was logged, or is
         // fresh; the transaction stays borrowed exclusively.
@@ -257,6 +258,7 @@ impl<'t, K: Persist + Ord, V: Persist> OccupiedEntry<'t, '_, K, V> {
     /// # Errors
     /// [`cenote::Error::Tx`] if the log is full.
     pub fn get_mut(&mut self) -> Result<&mut V> {
+        refuse_owners!(V);
         // SAFETY: an entry of the map, in a pool that is held; logged first, and this is borrowed
         // exclusively.
         unsafe {
@@ -271,6 +273,7 @@ impl<'t, K: Persist + Ord, V: Persist> OccupiedEntry<'t, '_, K, V> {
     /// # Errors
     /// As [`OccupiedEntry::get_mut`].
     pub fn into_mut(self) -> Result<&'t mut V> {
+        refuse_owners!(V);
         // SAFETY: as in `get_mut`; the transaction stays borrowed exclusively.
         unsafe {
             let value = &raw mut (*self.place()).value;
@@ -279,12 +282,21 @@ impl<'t, K: Persist + Ord, V: Persist> OccupiedEntry<'t, '_, K, V> {
         }
     }
 
-    /// Replaces the value and returns the old one. 1 entry in the log.
+    /// Replaces the value and returns the old one. 1 entry in the log. What the old one owned is
+    /// freed.
     ///
     /// # Errors
     /// As [`OccupiedEntry::get_mut`].
     pub fn insert(&mut self, value: V) -> Result<V> {
-        Ok(core::mem::replace(self.get_mut()?, value))
+        // SAFETY: an entry of the map, in a pool that is held; logged before it is written.
+        unsafe {
+            let place = &raw mut (*self.place()).value;
+            let (header, block) = (self.map.header, self.path.leaf);
+            release::<V, _, _, _>(self.tx, header, (block, range(place)), |tx| {
+                log(tx, &[range(place)])?;
+                Ok(place.replace(value))
+            })
+        }
     }
 
     /// Removes the entry and returns its value. Costs what [`BTreeMap::remove`] does.

@@ -3,7 +3,7 @@
 
 use super::node::{Branch, CAPACITY, InnerNode, Leaf, NodeEntry, Slots};
 use super::{BTreeHeader, BTreeMap, Path, Step, branches, copy_of, refuse_height, whole};
-use crate::shared::{OrLost, Range, build, log, log_with, open, range, touch_any};
+use crate::shared::{OrLost, Range, build, log, log_with, open, range, release, touch_any};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 
@@ -34,7 +34,8 @@ struct Prepared<K, V> {
 
 impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     /// Sets the value of a key and returns the old one. Logs 3 entries; 1 if the key is
-    /// there; where a leaf splits, the leaf whole and 1 or 2 allocations.
+    /// there; where a leaf splits, the leaf whole and 1 or 2 allocations. What the old value owned
+    /// is freed.
     ///
     /// A key that is there stays as it is, as in std.
     ///
@@ -51,8 +52,12 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             match path.leaf.as_ref().search::<K>(&key) {
                 Ok(at) => {
                     let place = &raw mut (*Slots::place(place!(path.leaf, entries), at)).value;
-                    log(tx, &[range(place)])?;
-                    Ok(Some(place.replace(value)))
+                    let block = (path.leaf, range(place));
+                    let old = release::<V, _, _, _>(tx, self.header, block, |tx| {
+                        log(tx, &[range(place)])?;
+                        Ok(place.replace(value))
+                    });
+                    old.map(Some)
                 }
                 Err(at) => {
                     self.add(tx, &header, Some((&path, at)), NodeEntry { key, value }).map(|_| None)

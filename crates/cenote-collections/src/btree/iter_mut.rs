@@ -156,6 +156,7 @@ fn parts_of<K, V>(range: &Range<'_, K, V>) -> LeafParts<K, V> {
 impl<'t, K: Persist, V: Persist> RangeMut<'t, K, V> {
     /// Logs the values of all parts.
     fn logged(tx: &'t mut Tx<'_>, parts: LeafParts<K, V>) -> Result<Self> {
+        refuse_owners!(V);
         let ranges = parts.touched().flat_map(|part| {
             let (lost, leaf, positions) = match part {
                 Ok((leaf, positions)) => (None, Some(leaf), positions),

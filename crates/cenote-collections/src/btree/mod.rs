@@ -18,6 +18,7 @@ mod insert;
 mod iter;
 mod iter_mut;
 mod node;
+mod owned;
 mod remove;
 
 pub use entry::{Entry, OccupiedEntry, VacantEntry};
@@ -320,6 +321,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     where
         K: Borrow<Q>,
     {
+        refuse_owners!(V);
         let Some(entry) = self.find(tx, key)? else { return Ok(None) };
         let leaf_entry = core::ptr::from_ref(entry).addr();
         // SAFETY: the entry just found, of a live leaf in a pool that is held; logged first, and
@@ -398,6 +400,10 @@ unsafe fn free_subtree<K: Persist, V: Persist>(
     // SAFETY: an inner node, unless the height is 0; freed blocks stay as they are until commit.
     unsafe {
         if height == 0 {
+            if V::OWNS {
+                node.touch().or_lost(tx)?;
+                tx.free_within(header, node.addr(), range(node.as_ptr()))?;
+            }
             return tx.free_near(header, node);
         }
         let inner: Ptr<InnerNode<K, V>> = node.cast();

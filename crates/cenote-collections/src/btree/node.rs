@@ -172,6 +172,7 @@ impl<S> Slots<S> {
 // `shared`.
 unsafe impl<S: Persist> Persist for Slots<S> {
     const TYPE_ID: TypeId = TypeId::of_name("cenote/Slots").apply(S::TYPE_ID.0);
+    const OWNS: bool = S::OWNS;
 
     fn type_name() -> String {
         __applied("cenote/Slots", &[S::type_name])
@@ -190,7 +191,12 @@ pub(crate) struct NodeEntry<K, V> {
     pub(crate) value: V,
 }
 
-persist_block!("cenote/BTreeEntry", NodeEntry<K, V> { key: K, value: V });
+// A key cannot own: inner nodes have copies of keys.
+persist_block!(
+    "cenote/BTreeEntry",
+    NodeEntry<K, V> { key: K, value: V },
+    owns: V::OWNS && !K::OWNS
+);
 
 /// A key with the child that begins there.
 #[repr(C)]
@@ -215,7 +221,8 @@ persist_block!(
         next: Option<Ptr<Leaf<K, V>>>,
         previous: Option<Ptr<Leaf<K, V>>>,
         entries: Slots<NodeEntry<K, V>>
-    }
+    },
+    owns: NodeEntry::<K, V>::OWNS
 );
 
 impl<K, V> Leaf<K, V> {

@@ -6,7 +6,7 @@
 
 use super::node::{Branch, CAPACITY, InnerNode, Leaf, NodeEntry, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
-use crate::shared::{OrLost, Range, Read, log, log_and_free, open, range, touch_any};
+use crate::shared::{OrLost, Range, Read, log, log_and_free, open, range, release, touch_any};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
@@ -116,7 +116,7 @@ impl<K, V> RemovalPlan<K, V> {
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// Removes the entry of a key and returns its value. Logs 3 entries; where nodes merge, those
-    /// whole, and 1 free each.
+    /// whole, and 1 free each. What the value owned is freed.
     ///
     /// # Errors
     /// As [`BTreeMap::get_mut`].
@@ -193,12 +193,34 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         Ok(())
     }
 
-    /// Takes the entry at position `at` of the leaf at the end of the path out.
+    /// Frees what the entry at position `at` of the leaf at the end of the path owns, and takes it
+    /// out.
     ///
     /// # Safety
     /// `header` is a copy of the live header, the path leads through its nodes, and `at` is less
     /// than the leaf's length.
     pub(super) unsafe fn take_out(
+        self,
+        tx: &mut Tx<'_>,
+        header: &BTreeHeader<K, V>,
+        path: &Path<K, V>,
+        at: usize,
+    ) -> Result<(K, V)> {
+        // SAFETY: passed on.
+        unsafe {
+            let entry = range(Slots::place(place!(path.leaf, entries), at));
+            release::<V, _, _, _>(tx, self.header, (path.leaf, entry), |tx| {
+                self.unlink(tx, header, path, at)
+            })
+        }
+    }
+
+    /// Takes an entry that owns nothing out.
+    ///
+    /// # Safety
+    /// As [`BTreeMap::take_out`].
+    #[inline]
+    unsafe fn unlink(
         self,
         tx: &mut Tx<'_>,
         header: &BTreeHeader<K, V>,

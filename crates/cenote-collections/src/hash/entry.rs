@@ -6,7 +6,7 @@
 
 use super::page::{HashPage, PageEntry as Pair};
 use super::{HashHeader, HashMap};
-use crate::shared::{OrLost, log, make_and_insert, open, range};
+use crate::shared::{OrLost, log, make_and_insert, open, range, release};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::fmt;
@@ -159,6 +159,7 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// # Errors
     /// As [`HashMap::insert`].
     pub fn insert(self, value: V) -> Result<&'t mut V> {
+        refuse_owners!(V);
         let Self { tx, map, header, hash, key } = self;
         // SAFETY: the header is as it was, see the module. The place was logged, or is fresh; the
         // transaction stays borrowed exclusively.
@@ -215,6 +216,7 @@ impl<'t, K: Persist + Hash + Eq, V: Persist> OccupiedEntry<'t, '_, K, V> {
     /// # Errors
     /// [`cenote::Error::Tx`] if the log is full.
     pub fn get_mut(&mut self) -> Result<&mut V> {
+        refuse_owners!(V);
         // SAFETY: an entry of the map, in a pool that is held; logged first, and this is borrowed
         // exclusively.
         unsafe {
@@ -229,6 +231,7 @@ impl<'t, K: Persist + Hash + Eq, V: Persist> OccupiedEntry<'t, '_, K, V> {
     /// # Errors
     /// As [`OccupiedEntry::get_mut`].
     pub fn into_mut(self) -> Result<&'t mut V> {
+        refuse_owners!(V);
         // SAFETY: as in `get_mut`; the transaction stays borrowed exclusively.
         unsafe {
             let value = &raw mut (*self.place()).value;
@@ -237,12 +240,21 @@ impl<'t, K: Persist + Hash + Eq, V: Persist> OccupiedEntry<'t, '_, K, V> {
         }
     }
 
-    /// Replaces the value and returns the old one. 1 entry in the log.
+    /// Replaces the value and returns the old one. 1 entry in the log. What the old one owned is
+    /// freed.
     ///
     /// # Errors
     /// As [`OccupiedEntry::get_mut`].
     pub fn insert(&mut self, value: V) -> Result<V> {
-        Ok(core::mem::replace(self.get_mut()?, value))
+        // SAFETY: an entry of the map, in a pool that is held; logged before it is written.
+        unsafe {
+            let place = &raw mut (*self.place()).value;
+            let (header, block) = (self.map.header, self.page);
+            release::<V, _, _, _>(self.tx, header, (block, range(place)), |tx| {
+                log(tx, &[range(place)])?;
+                Ok(place.replace(value))
+            })
+        }
     }
 
     /// Removes the entry and returns its value. Costs what [`HashMap::remove`] does.

@@ -8,7 +8,7 @@ use super::page::{
     Directory, FAN_OUT, FAN_OUT_BITS, HashPage, PageEntry, SLOTS, Segment, Set, Tags,
 };
 use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
-use crate::shared::{OrLost, Range, Read, build, log, log_with, open, range, span};
+use crate::shared::{OrLost, Range, Read, build, log, log_with, open, range, release, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::hash::Hash;
@@ -56,7 +56,8 @@ enum Attach<K, V> {
 
 impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     /// Sets the value of a key and returns the old one. Logs 3 entries; 1 if the key is
-    /// there; more where a bucket splits, or its pages are full (1 allocation).
+    /// there; more where a bucket splits, or its pages are full (1 allocation). What the old value
+    /// owned is freed.
     ///
     /// A key that is there stays as it is, as in std.
     ///
@@ -70,8 +71,11 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         unsafe {
             if let Some((page, slot)) = header.find::<K>(hash, &key).or_lost(tx)? {
                 let place = &raw mut (*HashPage::place(page, slot)).value;
-                log(tx, &[range(place)])?;
-                return Ok(Some(place.replace(value)));
+                let old = release::<V, _, _, _>(tx, self.header, (page, range(place)), |tx| {
+                    log(tx, &[range(place)])?;
+                    Ok(place.replace(value))
+                });
+                return old.map(Some);
             }
             self.add(tx, &header, hash, PageEntry { key, value }).map(|_| None)
         }

@@ -78,6 +78,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// # Errors
     /// As [`HashMap::get_mut`].
     pub fn iter_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<IterMut<'t, K, V>> {
+        refuse_owners!(V);
         let header = *open(tx, self.header)?;
         let pages = Pages { header, bucket: 0, next: None };
         let ranges = pages.flat_map(|step| {

@@ -24,6 +24,7 @@ mod hasher;
 mod insert;
 mod iter;
 mod iter_mut;
+mod owned;
 mod page;
 mod remove;
 
@@ -310,6 +311,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     where
         K: Borrow<Q>,
     {
+        refuse_owners!(V);
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, and a slot in use, of a pool that is held; logged first, and the
         // transaction is borrowed exclusively.
@@ -384,6 +386,9 @@ unsafe fn free_tree<K: Persist, V: Persist>(
             let mut next = first;
             while let Some(page) = next {
                 next = page.follow().or_lost(tx)?.next;
+                if V::OWNS {
+                    tx.free_within(header, page.addr(), range(page.as_ptr()))?;
+                }
                 tx.free_near(header, page)?;
             }
         }

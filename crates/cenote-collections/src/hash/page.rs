@@ -135,7 +135,12 @@ pub(crate) struct PageEntry<K, V> {
     pub(crate) value: V,
 }
 
-persist_block!("cenote/HashEntry", PageEntry<K, V> { key: K, value: V });
+// A key cannot own.
+persist_block!(
+    "cenote/HashEntry",
+    PageEntry<K, V> { key: K, value: V },
+    owns: V::OWNS && !K::OWNS
+);
 
 /// See the module.
 #[repr(C)]
@@ -212,6 +217,7 @@ impl<K, V> HashPage<K, V> {
 unsafe impl<K: Persist, V: Persist> Persist for HashPage<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
+    const OWNS: bool = PageEntry::<K, V>::OWNS;
 
     fn type_name() -> String {
         __applied("cenote/HashPage", &[K::type_name, V::type_name])

@@ -3,7 +3,7 @@
 
 use super::page::{HashPage, PageEntry, Set};
 use super::{HashHeader, HashMap, bucket_of};
-use crate::shared::{OrLost, log, log_and_free, open, range};
+use crate::shared::{OrLost, log, log_and_free, open, range, release};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::borrow::Borrow;
@@ -11,7 +11,7 @@ use core::hash::Hash;
 
 impl<K: Persist, V: Persist> HashMap<K, V> {
     /// Removes the entry of a key and returns its value. Logs 3 entries; where a page of a chain
-    /// gets empty, 2, and 1 free.
+    /// gets empty, 2, and 1 free. What the value owned is freed.
     ///
     /// # Errors
     /// As [`HashMap::get_mut`].
@@ -46,12 +46,34 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         }
     }
 
-    /// Takes the entry in a slot out.
+    /// Frees what the entry in a slot owns, and takes it out.
     ///
     /// # Safety
     /// `header` is a copy of the live header; the slot is in use, on a page of the bucket of
     /// `hash`.
     pub(super) unsafe fn take_out(
+        self,
+        tx: &mut Tx<'_>,
+        header: &HashHeader<K, V>,
+        hash: u64,
+        page: Ptr<HashPage<K, V>>,
+        slot: usize,
+    ) -> Result<(K, V)> {
+        // SAFETY: passed on.
+        unsafe {
+            let entry = range(HashPage::place(page, slot));
+            release::<V, _, _, _>(tx, self.header, (page, entry), |tx| {
+                self.unlink(tx, header, hash, page, slot)
+            })
+        }
+    }
+
+    /// Takes an entry that owns nothing out.
+    ///
+    /// # Safety
+    /// As [`HashMap::take_out`].
+    #[inline]
+    unsafe fn unlink(
         self,
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
@@ -128,12 +150,28 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
             if doomed.is_empty() {
                 return Ok(());
             }
-            log(tx, &[range(page.as_ptr()), range(place!(self.header, len))])?;
-            for slot in doomed {
-                HashPage::take(page, slot);
+            let mut free_next = doomed;
+            let take = |tx: &mut Tx<'_>| {
+                log(tx, &[range(page.as_ptr()), range(place!(self.header, len))])?;
+                for slot in doomed {
+                    HashPage::take(page, slot);
+                }
+                (*self.header.as_ptr()).len -= doomed.len() as u64;
+                Ok(())
+            };
+            match free_next.next() {
+                Some(first) if V::OWNS => {
+                    let entry = range(HashPage::place(page, first));
+                    release::<V, _, _, _>(tx, self.header, (page, entry), |tx| {
+                        for slot in free_next {
+                            let entry = range(HashPage::place(page, slot));
+                            tx.free_within(self.header, page.addr(), entry)?;
+                        }
+                        take(tx)
+                    })
+                }
+                _ => take(tx),
             }
-            (*self.header.as_ptr()).len -= doomed.len() as u64;
         }
-        Ok(())
     }
 }

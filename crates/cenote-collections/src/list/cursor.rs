@@ -4,7 +4,8 @@
 use super::{List, ListHeader, ListNode, value_mut};
 use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
-use cenote::{Ptr, Reader, Result, Tx};
+use cenote::ptr::FieldOffset;
+use cenote::{Owned, Ptr, Reader, Result, Tx};
 
 /// A place in a [`List`]: on an element, or on the "ghost" between the last and the first one. See
 /// the cursors of [`std::collections::LinkedList`].
@@ -66,6 +67,40 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         // SAFETY: as in `node`.
         let node = self.current.map(|node| unsafe { node.follow() });
         Some(&self.tx.faults().noted(node?)?.value)
+    }
+
+    /// Makes a block with a value, in the pool of the list, and has a field of the current element
+    /// own it, as [`Tx::put_owned`] does; `None`: there is no current element.
+    ///
+    /// # Errors
+    /// As [`Tx::put_owned`].
+    pub fn put_owned<U: Persist>(
+        &mut self,
+        field: FieldOffset<T, Owned<U>>,
+        value: U,
+    ) -> Result<Option<Ptr<U>>> {
+        let Some(node) = self.current else { return Ok(None) };
+        // SAFETY: a node of the list, in a pool that the transaction holds.
+        unsafe {
+            node.touch().or_lost(self.tx)?;
+            let edge: *mut Owned<U> = place!(node, value).byte_add(field.offset()).cast();
+            self.tx.put_owned_near(self.list.header, edge, value).map(Some)
+        }
+    }
+
+    /// Frees what a field of the current element owns, as [`Tx::free_owned`] does; whether there
+    /// was something.
+    ///
+    /// # Errors
+    /// As [`Tx::free_owned`].
+    pub fn free_owned<U: Persist>(&mut self, field: FieldOffset<T, Owned<U>>) -> Result<bool> {
+        let Some(node) = self.current else { return Ok(false) };
+        // SAFETY: a node of the list, in a pool that the transaction holds.
+        unsafe {
+            node.touch().or_lost(self.tx)?;
+            let edge: *mut Owned<U> = place!(node, value).byte_add(field.offset()).cast();
+            self.tx.free_owned_near(self.list.header, edge)
+        }
     }
 
     /// The current element, to be changed: logged whole. 1 entry.

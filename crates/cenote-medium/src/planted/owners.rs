@@ -18,4 +18,8 @@ pub enum OwnedBug {
     TakenStays,
     /// A block is freed, and what it owns is not.
     ChildrenKept,
+    /// An entry of a collection is removed, and what its value owns is not freed.
+    EntryKept,
+    /// The edges of an entry of a collection are emptied without a log.
+    EntryNotLogged,
 }
