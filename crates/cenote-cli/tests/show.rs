@@ -6,7 +6,8 @@ use cenote::{
     PoolOptions, Ptr, Store, field,
 };
 use cenote_collections::{
-    BTreeMap, ForwardList, HashMap, InlineStr, List, RelaxedDurabilityMap, String as Text, Vec,
+    BTreeMap, BTreeSet, BinaryHeap, ForwardList, HashMap, HashSet, InlineStr, List,
+    RelaxedDurabilityMap, String as Text, Vec, VecDeque,
 };
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -66,6 +67,10 @@ struct Everything {
     bytes: Vec<u8>,
     none: Option<List<u64>>,
     first: Option<Ptr<Person>>,
+    seen: HashSet<InlineStr<7>>,
+    primes: BTreeSet<u64>,
+    due: BinaryHeap<u32>,
+    ring: VecDeque<u16>,
 }
 
 const SCALARS: Scalars = Scalars {
@@ -100,6 +105,10 @@ fn fill(pool: &Pool) {
             bytes: Vec::new(tx)?,
             none: None,
             first: None,
+            seen: HashSet::from_iter(tx, [InlineStr::truncated("ada")])?,
+            primes: BTreeSet::from_sorted(tx, [2, 3, 5, 7])?,
+            due: BinaryHeap::from_iter(tx, [4, 8, 2])?,
+            ring: VecDeque::from_iter(tx, [5, 6])?,
         };
         for number in 0..100 {
             all.list.push_back(tx, -number)?;
@@ -107,6 +116,7 @@ fn fill(pool: &Pool) {
             all.hash.insert(tx, number as u64, number % 2 == 0)?;
             all.bytes.push(tx, number as u8)?;
         }
+        all.ring.push_front(tx, 4)?;
         let mut boss = None;
         for (name, age) in [("ada", 36), ("bob", 20), ("a.b", 3)] {
             let text = Text::new(tx)?;
@@ -190,6 +200,13 @@ fn each_kind_of_value_is_shown_in_pools_of_each_kind() {
         assert_eq!(of("0.none", &[]), Value::Null);
         assert_eq!(of("0.scalars.pair.1.0", &[]), json!(-1));
         assert_eq!(of("0.scalars.range.1", &[]), json!(9), "an option is what is in it");
+        assert_eq!(of("0.seen", &[]), json!(["ada"]));
+        assert_eq!(of("0.primes", &["--count", "3"]), json!([2, 3, 5, { "$more": 1 }]));
+        assert_eq!(of("0.primes[#3]", &[]), json!(7));
+        assert_eq!(of("0.primes[5]", &[]), json!(5));
+        assert_eq!(of("0.due[0]", &[]), json!(8), "the greatest");
+        assert_eq!(of("0.ring", &["--count", "2"]), json!([4, 5, { "$more": 1 }]));
+        assert_eq!(of("0.ring[2]", &[]), json!(6), "behind the end of its array");
         assert_eq!(of("ada.name", &[]), json!("ada"));
         assert_eq!(of("ada.phones[0]", &[]), json!(36000));
         let shapes =

@@ -1,6 +1,6 @@
-//! Persistent collections: lists, an ordered map, a hash map, a vector and a string. They live in a
-//! [`Pool`](cenote::Pool) and change only in transactions. After a restart they are as the last
-//! committed transaction left them.
+//! Persistent collections: lists, maps and sets, ordered or hashed, a vector, a deque, a priority
+//! queue and a string. They live in a [`Pool`](cenote::Pool) and change only in transactions. After
+//! a restart they are as the last committed transaction left them.
 //!
 //! ```
 //! use cenote::{Persist, Reader, Store};
@@ -176,29 +176,41 @@
 //! | `entry`, until something is changed | none | 0 |
 //! | `iter_mut`, `values_mut`, `range_mut` of a map | the lesser of 1 for each value | 2, and 1 |
 //! | | and 1 for each whole node | for each 256 entries more |
+//! | `BTreeMap::from_sorted` | 1 (header), and 1 allocation for each 15 entries and 225 | 3 |
 //! | `Vec::push`, `pop` | 2 (element, 8) | 2 |
+//! | `BinaryHeap::push`, `pop` | 2, 3, and 1 for each value that moves | 2 |
+//! | `VecDeque::push_back`, `pop_back` | 2 (element, 8) | 2 |
+//! | `VecDeque::push_front`, `pop_front` | 2 (element, 16) | 2 |
 //! | `Vec::push` that grows | 1 (24) | 2; 3 if the new array has more than 1 KiB |
 
 #[macro_use]
 mod shared;
 
+mod binary_heap;
 pub mod btree;
+mod btree_set;
 pub mod forward_list;
 pub mod hash;
+mod hash_set;
 mod inline_str;
 pub mod list;
 pub mod relaxed;
 mod string;
 mod vec;
+mod vec_deque;
 
+pub use binary_heap::BinaryHeap;
 pub use btree::BTreeMap;
+pub use btree_set::{BTreeSet, RangeOfSet};
 pub use forward_list::ForwardList;
 pub use hash::HashMap;
+pub use hash_set::HashSet;
 pub use inline_str::{InlineStr, TooLong};
 pub use list::List;
 pub use relaxed::RelaxedDurabilityMap;
 pub use string::String;
 pub use vec::Vec;
+pub use vec_deque::{DequeIter, VecDeque};
 
 /// The programs of the README, compiled with the documentation's tests.
 #[cfg(doctest)]

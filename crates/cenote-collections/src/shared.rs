@@ -333,3 +333,55 @@ macro_rules! persist_handle {
     };
     (@unit $parameter:ident) => { u8 };
 }
+
+/// Implements `Persist` and the like for a handle that is another one by a name of its own.
+macro_rules! persist_over {
+    ($name:literal, $type:ident<$parameter:ident>, $field:ident: $inner:ty) => {
+        // SAFETY: transparent over one handle, described where it is; the name belongs to this
+        // crate, see `shared`.
+        unsafe impl<$parameter: cenote::persist::Persist> cenote::persist::Persist
+            for $type<$parameter>
+        {
+            const TYPE_ID: cenote::persist::TypeId = cenote::persist::TypeId::of_name($name)
+                .apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0);
+            const NONE: cenote::persist::NoneForm = cenote::persist::NoneForm::Zero;
+
+            fn type_name() -> std::string::String {
+                cenote::persist::__applied(
+                    $name,
+                    &[<$parameter as cenote::persist::Persist>::type_name],
+                )
+            }
+
+            fn describe(layout: &mut cenote::persist::LayoutBuilder) {
+                layout.field::<$inner>(stringify!($field), core::mem::offset_of!(Self, $field));
+            }
+        }
+
+        impl<$parameter> Clone for $type<$parameter> {
+            #[inline]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<$parameter> Copy for $type<$parameter> {}
+
+        /// Two handles are equal if they name the same collection.
+        impl<$parameter> PartialEq for $type<$parameter> {
+            fn eq(&self, other: &Self) -> bool {
+                self.$field == other.$field
+            }
+        }
+
+        impl<$parameter> Eq for $type<$parameter> {}
+
+        impl<$parameter> core::fmt::Debug for $type<$parameter> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.debug_tuple(stringify!($type)).field(&self.$field).finish()
+            }
+        }
+
+        const _: () = assert!(size_of::<$type<u8>>() == 8 && size_of::<Option<$type<u8>>>() == 8);
+    };
+}

@@ -10,6 +10,7 @@
 
 mod owned;
 mod shrink;
+mod sift;
 
 use crate::shared::{Header, OrLost, Range, build, log, log_and_free, open, range, touch_places};
 use cenote::persist::{ArrayOf, Persist};

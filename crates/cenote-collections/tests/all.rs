@@ -16,6 +16,7 @@ mod owners;
 mod places;
 mod readme;
 mod relaxed;
+mod sets;
 mod sound;
 mod touches;
 mod values;

@@ -8,7 +8,9 @@ use cenote::{
     Durability, Error, ExportOptions, FormatOptions, ImportOptions, OpenOptions, Persist, Pool,
     PoolOptions, Ptr, Reader, Result, Store, Tx, field,
 };
-use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec as PVec};
+use cenote_collections::{
+    BTreeMap, BinaryHeap, ForwardList, HashMap, List, String, Vec as PVec, VecDeque,
+};
 use cenote_medium::planted::{Bug, plant, refuse};
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Medium, Operation};
@@ -42,6 +44,8 @@ struct All {
     small: BTreeMap<u64, u64>,
     few: HashMap<u64, u64>,
     empty: List<u64>,
+    queue: BinaryHeap<u64>,
+    ring: VecDeque<u64>,
     owners: BTreeMap<u64, Owned<Leaf>>,
     shelf: PVec<Owned<Leaf>>,
     filler: Ptr<Filler>,
@@ -88,6 +92,8 @@ impl All {
                 small: BTreeMap::from_iter(tx, (0..4).map(|n| (n, n)))?,
                 few: HashMap::with_hash_key(tx, [5, 6])?,
                 empty: List::new(tx)?,
+                queue: BinaryHeap::from_iter(tx, 0..COUNT)?,
+                ring: VecDeque::from_iter(tx, 0..16)?,
                 owners: BTreeMap::new(tx)?,
                 shelf: PVec::new(tx)?,
                 filler: tx.alloc(Filler { words: [0; WORDS] })?,
@@ -135,6 +141,8 @@ impl All {
             all.push(entries);
         }
         all.push(self.empty.iter(reader)?.copied().collect());
+        all.push(self.queue.iter(reader)?.copied().collect());
+        all.push(self.ring.iter(reader)?.copied().collect());
         let entries = self.owners.iter(reader)?.map(|(key, top)| {
             let [value, below] = owned(reader, top)?;
             Ok([*key, value, below])
@@ -200,6 +208,16 @@ const SEQUENCES: &[(&str, Operate)] = &[
     ("Vec::truncate", |tx, all| all.vec.truncate(tx, 3)),
     ("Vec::clear", |tx, all| all.vec.clear(tx)),
     ("Vec::destroy", |tx, all| all.vec.destroy(tx)),
+    ("BinaryHeap::push", |tx, all| all.queue.push(tx, 77)),
+    ("BinaryHeap::pop", |tx, all| all.queue.pop(tx).map(drop)),
+    ("BinaryHeap::from_iter", |tx, _| BinaryHeap::from_iter(tx, 0..20u64).map(drop)),
+    ("VecDeque::push_back", |tx, all| all.ring.push_back(tx, 7)),
+    ("VecDeque::push_front", |tx, all| all.ring.push_front(tx, 7)),
+    ("VecDeque::pop_back", |tx, all| all.ring.pop_back(tx).map(drop)),
+    ("VecDeque::pop_front", |tx, all| all.ring.pop_front(tx).map(drop)),
+    ("VecDeque::from_iter", |tx, _| VecDeque::from_iter(tx, 0..20u64).map(drop)),
+    ("VecDeque::clear", |tx, all| all.ring.clear(tx)),
+    ("VecDeque::destroy", |tx, all| all.ring.destroy(tx)),
     ("Vec::remove of an owner", |tx, all| all.shelf.remove(tx, 3).map(|_| ())),
     ("Vec::replace of an owner", |tx, all| all.shelf.replace(tx, 3, Owned::EMPTY).map(|_| ())),
     ("Vec::truncate of owners", |tx, all| all.shelf.truncate(tx, 3)),
@@ -220,6 +238,9 @@ const MAPS: &[(&str, Operate)] = &[
     ("BTreeMap::pop_last", |tx, all| each(0..40, |_| all.tree.pop_last(tx).map(drop))),
     ("BTreeMap::retain", |tx, all| all.tree.retain(tx, |n, _| n % 8 == 0)),
     ("BTreeMap::from_iter", |tx, _| BTreeMap::from_iter(tx, (0..40u64).map(|n| (n, n))).map(drop)),
+    ("BTreeMap::from_sorted", |tx, _| {
+        BTreeMap::from_sorted(tx, (0..40u64).map(|n| (n, n))).map(drop)
+    }),
     ("BTreeMap::remove of owners", |tx, all| each(0..9, |n| all.owners.remove(tx, &n).map(|_| ()))),
     ("BTreeMap::insert over an owner", |tx, all| {
         all.owners.insert(tx, 3, Owned::EMPTY).map(|_| ())

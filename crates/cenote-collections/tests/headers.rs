@@ -13,7 +13,9 @@ use cenote::{
     Access, ArchivingError, Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool,
     PoolOptions, Reader, Result, Store,
 };
-use cenote_collections::{BTreeMap, ForwardList, HashMap, List, RelaxedDurabilityMap, String, Vec};
+use cenote_collections::{
+    BTreeMap, ForwardList, HashMap, List, RelaxedDurabilityMap, String, Vec, VecDeque,
+};
 use cenote_layout::archive::{SectionHeader, section_sum};
 use cenote_medium::planted::{Bug, plant};
 use cenote_testkit::child::again;
@@ -25,6 +27,7 @@ use std::num::NonZeroU64;
 struct Root {
     numbers: Vec<u64>,
     wise: Vec<NonZeroU64>,
+    ring: VecDeque<NonZeroU64>,
     text: String,
     list: List<NonZeroU64>,
     chain: ForwardList<u64>,
@@ -49,6 +52,7 @@ fn fill(pool: &Pool) -> Result<Root> {
         let root = Root {
             numbers: Vec::new(tx)?,
             wise: Vec::new(tx)?,
+            ring: VecDeque::new(tx)?,
             text: String::from_str(tx, "Grüße aus der Höhle, größer als fünf Wörter")?,
             list: List::new(tx)?,
             chain: ForwardList::new(tx)?,
@@ -72,6 +76,10 @@ fn fill(pool: &Pool) -> Result<Root> {
             root.tree.insert(tx, number, wise(number))?;
             root.map.insert(tx, number, wise(number))?;
         }
+        // Its values go on at the beginning of its array.
+        root.ring.extend(tx, (1..=16).map(wise))?;
+        (0..8).try_for_each(|_| root.ring.pop_front(tx).map(drop))?;
+        root.ring.extend(tx, (1..=6).map(wise))?;
         let at = tx.alloc(root)?;
         tx.set_root(at)?;
         Ok(root)
@@ -107,6 +115,8 @@ fn read(root: &Root, reader: &impl Reader) -> Result<u64> {
     let mut add = |number: u64| sum = sum.wrapping_add(std::hint::black_box(number));
     root.numbers.iter(reader)?.for_each(|number| add(*number));
     root.wise.iter(reader)?.rev().for_each(|number| add(number.get()));
+    root.ring.iter(reader)?.for_each(|number| add(number.get()));
+    root.ring.iter(reader)?.rev().for_each(|number| add(number.get()));
     root.text.as_str(reader)?.chars().rev().for_each(|character| add(character.into()));
     root.list.iter(reader)?.for_each(|number| add(number.get()));
     root.list.iter(reader)?.rev().for_each(|number| add(number.get()));
@@ -137,6 +147,7 @@ fn use_up(pool: &Pool) -> Result<()> {
             for number in 500..560 {
                 root.numbers.push(tx, number)?;
                 root.wise.insert(tx, 3, wise(number))?;
+                root.ring.push_front(tx, wise(number))?;
                 root.text.push_str(tx, "ö")?;
                 root.list.push_front(tx, wise(number))?;
                 root.chain.push_front(tx, number)?;
@@ -160,6 +171,7 @@ fn use_up(pool: &Pool) -> Result<()> {
                 root.list.pop_back(tx)?;
                 root.chain.pop_front(tx)?;
                 root.numbers.pop(tx)?;
+                root.ring.pop_back(tx)?;
                 root.text.pop(tx)?;
             }
             Ok(())
@@ -167,6 +179,7 @@ fn use_up(pool: &Pool) -> Result<()> {
         |tx, root| {
             root.wise.truncate(tx, 1)?;
             root.numbers.clear(tx)?;
+            root.ring.destroy(tx)?;
             root.list.clear(tx)?;
             root.tree.clear(tx)?;
             root.few.clear(tx)?;
@@ -499,7 +512,7 @@ fn a_pool_with_a_broken_header_shows_no_values_when_it_is_verified() -> Result<(
         dir.path().join("puddles").join(std::str::from_utf8(&puddle.uuid.to_hex()).expect("text"));
     let verified = OpenOptions { verify_values: true, ..OpenOptions::default() };
     let (mut seed, mut tried) = (3, 0);
-    let names = ["VecHeader", "ListHeader", "BTreeHeader", "HashHeader"];
+    let names = ["VecHeader", "DequeHeader", "ListHeader", "BTreeHeader", "HashHeader"];
     // A length that is one more, of each.
     for change in
         changes.iter().filter(|change| names.iter().any(|name| change.what.contains(name)))

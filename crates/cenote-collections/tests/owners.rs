@@ -5,7 +5,9 @@
 use cenote::ptr::FieldOffset;
 use cenote::{Error, Owned, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store, Tx};
 use cenote::{TypeSetError, field};
-use cenote_collections::{BTreeMap, ForwardList, HashMap, List, Vec as PersistentVec, btree, hash};
+use cenote_collections::{
+    BTreeMap, ForwardList, HashMap, List, Vec as PersistentVec, VecDeque, btree, hash,
+};
 use cenote_medium::planted::{Bug, OwnedBug, plant};
 use cenote_testkit::directories::directory;
 use std::collections::BTreeMap as StdBTreeMap;
@@ -348,7 +350,7 @@ fn an_abort_brings_back_what_an_entry_owned() -> Result<()> {
 #[test]
 fn a_planted_leak_is_found() {
     plant(Bug::Owned(OwnedBug::EntryKept));
-    for test in [ordered_map, hash_map, vector, lists, forward_lists] {
+    for test in [ordered_map, hash_map, vector, deque, lists, forward_lists] {
         let found = std::panic::catch_unwind(|| test(STEPS)).is_err();
         assert!(found, "it was not found");
     }
@@ -456,6 +458,67 @@ fn forward_lists(steps: u64) -> Result<()> {
         twins.is_whole(0, step)?;
     }
     Ok(())
+}
+
+fn deque(steps: u64) -> Result<()> {
+    let twins = twins()?;
+    let deque = twins.owners.write(|tx| rooted(tx, VecDeque::<Holder>::new))?;
+    let plain = twins.twin.write(|tx| rooted(tx, VecDeque::<[u64; 3]>::new))?;
+    let (mut model, mut random) = (std::collections::VecDeque::<[u64; 2]>::new(), Random(17));
+    for step in 0..steps {
+        let (op, which, size) = (random.below(10), random.below(2), 1 + 2 * random.below(2));
+        let (which, len) = (which as usize, model.len());
+        let at = random.below(len as u64 + 1) as usize;
+        twins.owners.write(|tx| -> Result<()> {
+            match op {
+                0 | 1 => deque.push_back(tx, holder(step))?,
+                2 => deque.push_front(tx, holder(step))?,
+                3 => assert!(is_empty(deque.pop_front(tx)?)),
+                4 => assert!(is_empty(deque.pop_back(tx)?)),
+                5..=7 if at < len => {
+                    let top = deque.put_owned(tx, at, edge(which), tree())?;
+                    grow(tx, top, size)?;
+                }
+                8 if at < len => {
+                    assert_eq!(deque.free_owned(tx, at, edge(which))?, model[at][which] != 0);
+                }
+                9 if step % 5 == 0 => deque.clear(tx)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        twins.twin.write(|tx| match op {
+            0 | 1 => plain.push_back(tx, [step; 3]),
+            2 => plain.push_front(tx, [step; 3]),
+            3 => plain.pop_front(tx).map(drop),
+            4 => plain.pop_back(tx).map(drop),
+            9 if step % 5 == 0 => plain.clear(tx),
+            _ => Ok(()),
+        })?;
+        match op {
+            0 | 1 => model.push_back([0, 0]),
+            2 => model.push_front([0, 0]),
+            3 => drop(model.pop_front()),
+            4 => drop(model.pop_back()),
+            5..=7 if at < len => model[at][which] = size,
+            8 if at < len => model[at][which] = 0,
+            9 if step % 5 == 0 => model.clear(),
+            _ => {}
+        }
+        let view = twins.owners.read()?;
+        assert_eq!(reached(&view, deque.iter(&view)?)?, sum(model.iter()), "step {step}");
+        drop(view);
+        twins.is_whole(sum(model.iter()), step)?;
+    }
+    assert!(twins.owners.check()?.is_sound());
+    twins.owners.write(|tx| deque.destroy(tx))?;
+    twins.twin.write(|tx| plain.destroy(tx))?;
+    twins.is_whole(0, steps)
+}
+
+#[test]
+fn what_values_of_a_deque_own_goes_with_them() -> Result<()> {
+    deque(STEPS)
 }
 
 #[test]

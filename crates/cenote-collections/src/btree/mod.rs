@@ -20,6 +20,7 @@ mod iter_mut;
 mod node;
 mod owned;
 mod remove;
+mod sorted;
 
 pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Range, Values};

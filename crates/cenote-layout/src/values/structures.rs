@@ -5,7 +5,7 @@
 //! each header is compared with all that it leads to:
 //!
 //! * *Vector, text:* `len <= capacity`, and the array has room for that; a text ends between two
-//!   characters.
+//!   characters. *Deque:* the same, and `head` is a place of the array.
 //! * *List:* `next` visits `len` nodes from `first` to `last`; `previous` leads the same way back.
 //! * *Ordered map:* `height` levels of inner nodes, each over the level below; permutations; leaves
 //!   linked in their order; `len` entries.
@@ -39,7 +39,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+mod deque;
 mod hash_map;
+mod relaxed;
 pub(super) use hash_map::{FAN_OUT, HASH_HEIGHT_MAX, HashMapShape, table};
 
 /// In a header's `len`: the collection was destroyed, and its header is gone or a leak.
@@ -145,6 +147,7 @@ impl<'v> Structures<'v> {
         let Some(record) = self.values.record_of(id) else { return };
         let result = match constructor(&record.name) {
             "cenote/VecHeader" => self.array(header, &record, blocks),
+            "cenote/DequeHeader" => self.deque(header, &record, blocks),
             "cenote/ListHeader" => self.list(header, &record, true, blocks),
             "cenote/ForwardListHeader" => self.list(header, &record, false, blocks),
             "cenote/BTreeHeader" => self.ordered(header, &record, blocks),
@@ -338,32 +341,6 @@ impl<'v> Structures<'v> {
             return Ok(());
         }
         broken(at[0], "len", "another number than there are entries", len)
-    }
-
-    /// The leaves of the index are entered with its own.
-    fn relaxed(&mut self, header: u64, record: &TypeRecord, blocks: &mut dyn Blocks) -> Checked {
-        let at = places(header, record, ["closed", "first", "index"])?;
-        let [closed, first, index] = words(at, blocks)?;
-        if closed == DESTROYED {
-            return Ok(());
-        }
-        let (leaf, tree) =
-            (target(record, at[1] - header, header)?, target(record, at[2] - header, header)?);
-        if first != 0 {
-            self.enter(at[1], first, leaf, blocks)?;
-        }
-        self.enter(at[2], index, tree, blocks).map(drop)
-    }
-
-    /// Links in an element that own what they lead to: their places, and the types.
-    fn owning(&self, element: TypeId) -> Vec<(u64, TypeId)> {
-        let Some(record) = self.values.record_of(element) else { return Vec::new() };
-        let is_leaf = |id| {
-            let target = self.values.record_of(id);
-            target.is_some_and(|target| constructor(&target.name) == "cenote/RelaxedLeaf")
-        };
-        let owns = record.pointers.iter().filter(|pointer| is_leaf(pointer.target));
-        owns.map(|pointer| (pointer.offset, pointer.target)).collect()
     }
 
     fn tree(&mut self, header: u64, leaf: TypeId, inner: TypeId) -> Checked<Tree> {

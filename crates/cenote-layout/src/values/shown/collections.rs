@@ -69,6 +69,7 @@ impl<'w> ValueWalker<'w> {
         let at = header.addr;
         let done = match kind {
             CollectionKind::Vector => self.vector(at, &record, visit),
+            CollectionKind::Deque => self.deque(at, &record, visit),
             CollectionKind::List | CollectionKind::ForwardList => self.list(at, &record, visit),
             CollectionKind::Ordered => self.ordered(at, &record, visit),
             CollectionKind::Hashed => self.hashed(at, &record, visit),
@@ -218,6 +219,31 @@ impl<'w> ValueWalker<'w> {
             }
         }
         wrong.map_or(Ok(()), Err)
+    }
+
+    fn deque(
+        &mut self,
+        header: u64,
+        record: &TypeRecord,
+        visit: VisitItem<'_, 'w>,
+    ) -> Result<(), String> {
+        let Some(VectorParts { first, len, wrong }) = self.vector_parts(header, record)? else {
+            visit(self, CollectionItem::Destroyed);
+            return Ok(());
+        };
+        let [head, capacity] = self.words(header, record, ["head", "capacity"])?;
+        if first.size > 0 && (wrong.is_some() || head >= capacity.max(1)) {
+            let why = format!("its header says place {head} of {capacity}");
+            return Err(wrong.unwrap_or(why));
+        }
+        for number in 0..len {
+            let slot = if first.size > 0 { (head + number) % capacity.max(1) } else { 0 };
+            if !visit(self, CollectionItem::Element(first.element(slot))) {
+                visit(self, CollectionItem::More(len - number - 1));
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn list(

@@ -30,6 +30,7 @@ pub(super) enum ZeroMeaning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CollectionKind {
     Vector,
+    Deque,
     List,
     ForwardList,
     Ordered,
@@ -42,6 +43,7 @@ impl CollectionKind {
     fn of(name: &str) -> Option<Self> {
         Some(match constructor(name) {
             "cenote/VecHeader" => Self::Vector,
+            "cenote/DequeHeader" => Self::Deque,
             "cenote/ListHeader" => Self::List,
             "cenote/ForwardListHeader" => Self::ForwardList,
             "cenote/BTreeHeader" => Self::Ordered,
@@ -300,7 +302,7 @@ impl Values {
             return TypeForm::Collection(kind, Arc::clone(record));
         }
         if let ([field], true) = (&record.fields[..], is_own(&record.name))
-            && (field.name == "header" || field.name == "bytes")
+            && ["header", "bytes", "map", "vec"].contains(&field.name.as_str())
             && field.size == record.size
         {
             return TypeForm::Handle(place.field(field));

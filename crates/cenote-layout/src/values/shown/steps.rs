@@ -268,7 +268,9 @@ impl ValueWalker<'_> {
                         }
                         PathStep::Field(_) => false,
                     };
-                    found = is_it.then_some(value);
+                    // Of a set the value is the key.
+                    let whole = if value.type_name == "()" { key } else { value };
+                    found = is_it.then_some(whole);
                     len += 1;
                 }
                 CollectionItem::Broken(why) => broken = Some(why),

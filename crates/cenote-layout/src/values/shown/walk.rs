@@ -385,6 +385,13 @@ impl ValueWalker<'_> {
                     this.path.truncate(path);
                     number += 1;
                 }
+                // A set is a map without values.
+                CollectionItem::Pair(place, value) if value.type_name == "()" => {
+                    let _ = write!(this.path, "[#{number}]");
+                    items.push(this.value(&place, at));
+                    this.path.truncate(path);
+                    number += 1;
+                }
                 CollectionItem::Pair(key, value) => {
                     let key = this.value(&key, at);
                     match key_in_path(&key) {
@@ -405,7 +412,7 @@ impl ValueWalker<'_> {
         match whole {
             Some(whole) if damage.is_empty() => whole,
             Some(whole) => ShownValue::List { items: [whole].into(), more: 0, damage },
-            None if is_map => ShownValue::Map { entries, more, damage },
+            None if is_map && items.is_empty() => ShownValue::Map { entries, more, damage },
             None => ShownValue::List { items, more, damage },
         }
     }
