@@ -2,12 +2,12 @@
 
 use crate::common::{Fixture, empty, run, with_pool};
 use cenote::{
-    AtRest, HeapKind, Keyring, Locking, MasterKey, OpenOptions, Owned, Persist, Pool, PoolMode,
-    PoolOptions, Ptr, Store, field,
+    AtRest, HeapKind, Keyring, Locking, MasterKey, OpenOptions, Owned, OwnedBytes, OwnedStr,
+    Persist, Pool, PoolMode, PoolOptions, Ptr, Store, field,
 };
 use cenote_collections::{
     BTreeMap, BTreeSet, BinaryHeap, ForwardList, HashMap, HashSet, InlineStr, List,
-    RelaxedDurabilityMap, String as Text, Vec, VecDeque,
+    RelaxedDurabilityMap, String as Text, TextMap, Vec, VecDeque,
 };
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -46,6 +46,14 @@ struct Scalars {
     range: Option<(u8, u16)>,
 }
 
+#[derive(Persist)]
+#[persist(name = "show::Page")]
+struct Page {
+    url: OwnedStr,
+    title: OwnedStr,
+    image: OwnedBytes,
+}
+
 #[derive(Persist, Clone, Copy)]
 #[persist(name = "show::Person")]
 struct Person {
@@ -71,6 +79,7 @@ struct Everything {
     primes: BTreeSet<u64>,
     due: BinaryHeap<u32>,
     ring: VecDeque<u16>,
+    sites: TextMap<u32>,
 }
 
 const SCALARS: Scalars = Scalars {
@@ -109,6 +118,7 @@ fn fill(pool: &Pool) {
             primes: BTreeSet::from_sorted(tx, [2, 3, 5, 7])?,
             due: BinaryHeap::from_iter(tx, [4, 8, 2])?,
             ring: VecDeque::from_iter(tx, [5, 6])?,
+            sites: TextMap::new(tx)?,
         };
         for number in 0..100 {
             all.list.push_back(tx, -number)?;
@@ -117,6 +127,7 @@ fn fill(pool: &Pool) {
             all.bytes.push(tx, number as u8)?;
         }
         all.ring.push_front(tx, 4)?;
+        all.sites.insert(tx, "gemini://example.org/a", 3)?;
         let mut boss = None;
         for (name, age) in [("ada", 36), ("bob", 20), ("a.b", 3)] {
             let text = Text::new(tx)?;
@@ -134,7 +145,12 @@ fn fill(pool: &Pool) {
         }
         let root = tx.alloc(Everything { first, ..all })?;
         tx.set_root(root)?;
-        tx.set_named_root("ada", first)
+        tx.set_named_root("ada", first)?;
+        let page = Page { url: OwnedStr::EMPTY, title: OwnedStr::EMPTY, image: OwnedBytes::EMPTY };
+        let page = tx.alloc(page)?;
+        tx.put_owned(page, field!(Page, url), "gemini://ärger")?;
+        tx.put_owned(page, field!(Page, image), &[1, 0xff])?;
+        tx.set_named_root("page", Some(page))
     })
     .expect("filled");
 }
@@ -200,12 +216,17 @@ fn each_kind_of_value_is_shown_in_pools_of_each_kind() {
         assert_eq!(of("0.none", &[]), Value::Null);
         assert_eq!(of("0.scalars.pair.1.0", &[]), json!(-1));
         assert_eq!(of("0.scalars.range.1", &[]), json!(9), "an option is what is in it");
+        let page = json!({ "url": "gemini://ärger", "title": "", "image": { "$bytes": "01ff" } });
+        assert_eq!(of("page", &[]), page);
+        assert_eq!(of("page.url", &[]), json!("gemini://ärger"));
         assert_eq!(of("0.seen", &[]), json!(["ada"]));
         assert_eq!(of("0.primes", &["--count", "3"]), json!([2, 3, 5, { "$more": 1 }]));
         assert_eq!(of("0.primes[#3]", &[]), json!(7));
         assert_eq!(of("0.primes[5]", &[]), json!(5));
         assert_eq!(of("0.due[0]", &[]), json!(8), "the greatest");
         assert_eq!(of("0.ring", &["--count", "2"]), json!([4, 5, { "$more": 1 }]));
+        assert_eq!(of("0.sites", &[]), json!([["gemini://example.org/a", 3]]));
+        assert_eq!(of("0.sites[\"gemini://example.org/a\"]", &[]), json!(3));
         assert_eq!(of("0.ring[2]", &[]), json!(6), "behind the end of its array");
         assert_eq!(of("ada.name", &[]), json!("ada"));
         assert_eq!(of("ada.phones[0]", &[]), json!(36000));
@@ -260,7 +281,7 @@ fn a_store_without_a_path_is_shown_pool_by_pool_and_root_by_root() {
     assert_eq!(pools[4]["roots"], json!([]));
     let roots = pools[0]["roots"].as_array().expect("a list");
     let named: std::vec::Vec<_> = roots.iter().map(|root| root["root"].as_str().unwrap()).collect();
-    assert_eq!(named, ["ada", "0"]);
+    assert_eq!(named, ["ada", "page", "0"]);
     assert_eq!(roots[0]["type"], "show::Person");
     assert_eq!((&pools[0]["damaged"], &pools[0]["cut"]), (&json!(0), &json!(false)));
     assert!(fixture.run("show", &[]).exits(0).out.contains("no root is set"));
@@ -326,9 +347,9 @@ fn a_path_that_leads_nowhere_says_what_there_is() {
         3,
         &["ada.nam: show::Person has no field `nam`", "did you mean name?", "phones"],
     );
-    refused("adam.name", 3, &["there is no root `adam`", "did you mean ada?", "ada, 0"]);
+    refused("adam.name", 3, &["there is no root `adam`", "did you mean ada?", "ada, page, 0"]);
     refused("7", 3, &["there is no root `7`"]);
-    refused(".x", 3, &["several roots", "ada, 0"]);
+    refused(".x", 3, &["several roots", "ada, page, 0"]);
     refused("0.list[100]", 3, &["no element 100", "List has 100", "from 0 to 99"]);
     refused("ada.phones[1]", 3, &["Vec has 1", "from 0 to 0"]);
     refused("ada.shapes[3]", 3, &["no element 3", "from 0 to 2"]);

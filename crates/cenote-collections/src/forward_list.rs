@@ -16,7 +16,7 @@ pub use iter::{Iter, IterMut};
 
 use crate::shared::{
     DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,
-    range, release, span, touch_any,
+    range, refuse_to_leave, release, span, touch_any,
 };
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -257,7 +257,8 @@ impl<T: Persist> ForwardList<T> {
     ///
     /// # Errors
     /// As [`ForwardList::push_back`]. If the lists are in two pools and one is full, some elements
-    /// have moved, and the transaction can only abort.
+    /// have moved, and the transaction can only abort. [`cenote::Error::OtherPool`] if they are in
+    /// two pools and elements own blocks.
     pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
         let ours = *open(tx, self.header)?;
         let theirs = *open(tx, other.header)?;
@@ -265,6 +266,7 @@ impl<T: Persist> ForwardList<T> {
             return Ok(());
         }
         if !tx.in_one_pool(self.header, other.header)? {
+            refuse_to_leave::<T>(self.header.addr(), other.header.addr())?;
             while let Some(value) = other.pop_front(tx)? {
                 tx.all_or_abort(|tx| self.push_back(tx, value))?;
             }

@@ -63,26 +63,28 @@
 //! and `remove`, do not compile. Keys cannot own.
 //!
 //! ```
-//! use cenote::{Owned, Persist, Store, field};
+//! use cenote::{Owned, OwnedStr, Persist, Store, field};
 //! use cenote_collections::{HashMap, InlineStr};
 //!
 //! #[derive(Persist)]
-//! struct Person { born: Option<u16>, notes: Owned<Note> }
+//! struct Person { name: OwnedStr, born: Option<u16>, notes: Owned<Note> }
 //!
 //! #[derive(Persist)]
 //! #[persist(owned)]
-//! struct Note { text: InlineStr<119>, next: Owned<Note> }
+//! struct Note { text: OwnedStr, next: Owned<Note> }
 //!
 //! # fn main() -> cenote::Result<()> {
 //! # let directory = tempfile::tempdir().unwrap();
 //! let pool = Store::open(directory.path())?.pool("people")?;
 //! pool.write(|tx| -> cenote::Result<()> {
 //!     let people = HashMap::<InlineStr<23>, Person>::new(tx)?;
-//!     let ada = Person { born: Some(1815), notes: Owned::EMPTY };
+//!     let ada = Person { name: OwnedStr::EMPTY, born: Some(1815), notes: Owned::EMPTY };
 //!     people.insert(tx, InlineStr::truncated("ada"), ada)?;
-//!     let note = Note { text: InlineStr::truncated("writes programs"), next: Owned::EMPTY };
-//!     people.put_owned(tx, "ada", field!(Person, notes), note)?;
-//!     // One line: she goes with all of her notes.
+//!     people.put_owned(tx, "ada", field!(Person, name), "Ada Lovelace")?;
+//!     let note = Note { text: OwnedStr::EMPTY, next: Owned::EMPTY };
+//!     let note = people.put_owned(tx, "ada", field!(Person, notes), note)?.expect("inserted");
+//!     tx.put_owned(note, field!(Note, text), "writes programs")?;
+//!     // One line: she goes with her name and all of her notes.
 //!     people.remove(tx, "ada")?;
 //!     Ok(())
 //! })
@@ -196,6 +198,7 @@ mod inline_str;
 pub mod list;
 pub mod relaxed;
 mod string;
+mod text_map;
 mod vec;
 mod vec_deque;
 
@@ -209,6 +212,7 @@ pub use inline_str::{InlineStr, TooLong};
 pub use list::List;
 pub use relaxed::RelaxedDurabilityMap;
 pub use string::String;
+pub use text_map::TextMap;
 pub use vec::Vec;
 pub use vec_deque::{DequeIter, VecDeque};
 

@@ -10,7 +10,7 @@
 
 use crate::shared::{
     DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,
-    range, release, span, touch_any,
+    range, refuse_to_leave, release, span, touch_any,
 };
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -269,7 +269,8 @@ impl<T: Persist> List<T> {
     ///
     /// # Errors
     /// As [`List::push_back`]. If the lists are in two pools and one is full, some elements have
-    /// moved, and the transaction can only abort.
+    /// moved, and the transaction can only abort. [`cenote::Error::OtherPool`] if they are in two
+    /// pools and elements own blocks.
     pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
         let ours = *open(tx, self.header)?;
         let theirs = *open(tx, other.header)?;
@@ -278,6 +279,7 @@ impl<T: Persist> List<T> {
             return Ok(());
         }
         if !tx.in_one_pool(self.header, other.header)? {
+            refuse_to_leave::<T>(self.header.addr(), other.header.addr())?;
             while let Some(value) = other.pop_front(tx)? {
                 tx.all_or_abort(|tx| self.push_back(tx, value))?;
             }

@@ -168,6 +168,11 @@ pub(crate) unsafe fn release<'p, V: Persist, H: Header, B, R>(
     })
 }
 
+/// Ensures values move into another pool only if they own nothing: what they own would stay.
+pub(crate) fn refuse_to_leave<V: Persist>(at: u64, to: u64) -> Result<()> {
+    if V::OWNS { Err(Error::OtherPool { at, to }) } else { Ok(()) }
+}
+
 /// Fills a collection that was just made; if that fails, destroys it. If that fails too, or the
 /// caller's code panics, the transaction can only abort.
 pub(crate) fn build(

@@ -18,6 +18,7 @@ mod readme;
 mod relaxed;
 mod sets;
 mod sound;
+mod texts;
 mod touches;
 mod values;
 mod within;

@@ -250,7 +250,7 @@ fn record_of(pool: &PoolInner, id: TypeId) -> Result<Option<Arc<TypeRecord>>> {
 }
 
 /// The word of an edge, or of a list, in a live block of a pool that is held.
-fn load(pool: &PoolInner, at: u64) -> Result<u64> {
+pub(crate) fn load(pool: &PoolInner, at: u64) -> Result<u64> {
     pool.readable(at, size_of::<u64>())?;
     // SAFETY: an aligned word of a live block, which has a value there; it can be read, and no
     // thread changes it while the pool is held.

@@ -51,6 +51,9 @@
 //! # }
 //! ```
 //!
+//! [`OwnedStr`](crate::OwnedStr) and [`OwnedBytes`](crate::OwnedBytes) are owners of texts and
+//! bytes.
+//!
 //! # Why no block has two owners
 //!
 //! * *An `Owned` in process memory is empty.* It is neither `Copy` nor `Clone`; no call returns

@@ -5,39 +5,34 @@
 //! abort as a whole ([`half_done`](crate::half_done)).
 
 use crate::error::{Error, Result};
-use crate::frees::Edges;
+use crate::frees::{Edges, load};
 use crate::open_pool::{Pool, PoolInner};
 use crate::owned::{Owned, Taken};
+use crate::owning_field::{OwningEdge, OwningField};
 use crate::persist::Persist;
 use crate::ptr::{FieldOffset, Ptr};
-use crate::reader::Reader;
 use crate::tx::Tx;
 use cenote_medium::planted::{Bug, OwnedBug, planted};
 use cenote_tx::TxError;
 
-/// An owning edge of a live value.
-struct Edge<'p> {
-    pool: &'p PoolInner,
-    at: u64,
-    word: u64,
-}
-
 impl<'p> Tx<'p> {
     /// Makes a block with a value, in the pool of `owner`, and has a field of `owner` own it. What
-    /// the field owned before is freed, as by [`Tx::free_owned`].
+    /// the field owned before is freed, as by [`Tx::free_owned`]. The field is an [`Owned`], and
+    /// the value one of its type, whose pointer is returned; or an [`OwnedStr`](crate::OwnedStr)
+    /// and a text; or [`OwnedBytes`](crate::OwnedBytes) and bytes.
     ///
     /// # Errors
     /// [`Error::Dangling`] if `owner` is not alive; [`Error::Tx`] or [`Error::NoRoom`] if the pool
     /// or the log is full; [`Error::Store`] if the type has another layout in the store. The field
     /// is as it was then.
-    pub fn put_owned<T: Persist, U: Persist>(
+    pub fn put_owned<T: Persist, F: OwningField>(
         &mut self,
         owner: Ptr<T>,
-        field: FieldOffset<T, Owned<U>>,
-        value: U,
-    ) -> Result<Ptr<U>> {
-        let edge = self.edge(owner, field)?;
-        self.put_into(&edge, value)
+        field: FieldOffset<T, F>,
+        value: F::Value<'_>,
+    ) -> Result<F::Put> {
+        let edge = self.edge(owner, field.offset())?;
+        F::put_into(self, &edge, value)
     }
 
     /// As [`Tx::put_owned`], into an edge of a value of a collection.
@@ -46,26 +41,31 @@ impl<'p> Tx<'p> {
     /// As [`Tx::put_owned`].
     ///
     /// # Safety
-    /// [`Reader::get`] gives `neighbour` in this transaction. `at` is an edge in a live block of
-    /// its pool, which was touched.
+    /// [`Reader::get`](crate::Reader::get) gives `neighbour` in this transaction. `at` is an edge
+    /// in a live block of its pool, which was touched.
     #[doc(hidden)]
-    pub unsafe fn put_owned_near<N: Persist, U: Persist>(
+    pub unsafe fn put_owned_near<N: Persist, F: OwningField>(
         &mut self,
         neighbour: Ptr<N>,
-        at: *mut Owned<U>,
-        value: U,
-    ) -> Result<Ptr<U>> {
+        at: *mut F,
+        value: F::Value<'_>,
+    ) -> Result<F::Put> {
         // SAFETY: passed on.
-        let edge = unsafe { self.edge_near(neighbour, at)? };
-        self.put_into(&edge, value)
+        let edge = unsafe { self.edge_near(neighbour, at.cast())? };
+        F::put_into(self, &edge, value)
     }
 
-    fn put_into<U: Persist>(&mut self, edge: &Edge<'p>, value: U) -> Result<Ptr<U>> {
+    /// Makes a block, and has an edge own it.
+    pub(crate) fn put_into<U: Persist>(
+        &mut self,
+        edge: &OwningEdge<'p>,
+        make: impl FnOnce(&mut Self) -> Result<Ptr<U>>,
+    ) -> Result<Ptr<U>> {
         // Freeing takes no space: the list is there before anything owned is.
         self.make_frees(edge.pool)?;
         self.log_words(&[edge.at])?;
         let mark = self.allocated();
-        let fresh = self.alloc_covered(edge.pool, value)?;
+        let fresh = make(self)?;
         if let Err(error) = self.replace(edge, fresh.addr()) {
             debug_assert_eq!(self.allocated(), mark + 1);
             return Err(self.give_back_owned(fresh, error));
@@ -81,12 +81,12 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// [`Error::Dangling`] if `owner` is not alive; [`Error::Tx`] if this transaction has freed it,
     /// or the log is full. The field is as it was then.
-    pub fn free_owned<T: Persist, U: Persist>(
+    pub fn free_owned<T: Persist, F: OwningField>(
         &mut self,
         owner: Ptr<T>,
-        field: FieldOffset<T, Owned<U>>,
+        field: FieldOffset<T, F>,
     ) -> Result<bool> {
-        let edge = self.edge(owner, field)?;
+        let edge = self.edge(owner, field.offset())?;
         self.empty(&edge)
     }
 
@@ -98,17 +98,18 @@ impl<'p> Tx<'p> {
     /// # Safety
     /// As [`Tx::put_owned_near`].
     #[doc(hidden)]
-    pub unsafe fn free_owned_near<N: Persist, U: Persist>(
+    pub unsafe fn free_owned_near<N: Persist, F: OwningField>(
         &mut self,
         neighbour: Ptr<N>,
-        at: *mut Owned<U>,
+        at: *mut F,
     ) -> Result<bool> {
         // SAFETY: passed on.
-        let edge = unsafe { self.edge_near(neighbour, at)? };
+        let edge = unsafe { self.edge_near(neighbour, at.cast())? };
         self.empty(&edge)
     }
 
-    fn empty(&mut self, edge: &Edge<'p>) -> Result<bool> {
+    /// Frees what an edge owns; whether there was something.
+    pub(crate) fn empty(&mut self, edge: &OwningEdge<'p>) -> Result<bool> {
         if edge.word == 0 {
             return Ok(false);
         }
@@ -129,8 +130,8 @@ impl<'p> Tx<'p> {
     /// As [`Tx::free_owned`].
     ///
     /// # Safety
-    /// [`Reader::get`] gives `neighbour` in this transaction. `block` is a live block of its pool;
-    /// the range lies in it, and was touched.
+    /// [`Reader::get`](crate::Reader::get) gives `neighbour` in this transaction. `block` is a live
+    /// block of its pool; the range lies in it, and was touched.
     #[doc(hidden)]
     pub unsafe fn free_within<N: Persist>(
         &mut self,
@@ -175,7 +176,7 @@ impl<'p> Tx<'p> {
         owner: Ptr<T>,
         field: FieldOffset<T, Owned<U>>,
     ) -> Result<Taken<'t, 'p, U>> {
-        let edge = self.edge(owner, field)?;
+        let edge = self.edge(owner, field.offset())?;
         if edge.word != 0 {
             if !edge.pool.is_live::<U>(edge.word) {
                 return Err(self.dangling::<U>(edge.word));
@@ -196,7 +197,7 @@ impl<'p> Tx<'p> {
         field: FieldOffset<T, Owned<U>>,
         (pool, addr): (&PoolInner, u64),
     ) -> Result<()> {
-        let edge = self.edge(owner, field)?;
+        let edge = self.edge(owner, field.offset())?;
         if !core::ptr::eq(edge.pool, pool) {
             return Err(Error::OtherPool { at: edge.at, to: addr });
         }
@@ -215,7 +216,7 @@ impl<'p> Tx<'p> {
     /// of that circle: then it leads to its own block. Without it there is no circle, and what is
     /// disowned is a tree, as everything that waits. Nothing is stored afterwards: the edge may be
     /// one of the list by then.
-    fn replace(&mut self, edge: &Edge<'p>, word: u64) -> Result<()> {
+    fn replace(&mut self, edge: &OwningEdge<'p>, word: u64) -> Result<()> {
         // SAFETY: logged; the place of an edge of a live value.
         unsafe { self.store_word(edge.at, word) };
         if edge.word == 0 || word != 0 && planted(Bug::Owned(OwnedBug::ReplacedKept)) {
@@ -254,32 +255,28 @@ impl<'p> Tx<'p> {
 
     /// # Safety
     /// As [`Tx::put_owned_near`].
-    unsafe fn edge_near<N: Persist, U: Persist>(
+    unsafe fn edge_near<N: Persist>(
         &self,
         neighbour: Ptr<N>,
-        at: *mut Owned<U>,
-    ) -> Result<Edge<'p>> {
+        at: *mut u64,
+    ) -> Result<OwningEdge<'p>> {
         let pool = self.pool_of_live(neighbour)?;
-        // SAFETY: by contract; no thread changes it while the pool is held.
-        let word = unsafe { (*at).get() }.map_or(0, Ptr::addr);
-        Ok(Edge { pool, at: at.addr() as u64, word })
+        // SAFETY: by contract a word; no thread changes it while the pool is held.
+        let word = unsafe { at.read() };
+        Ok(OwningEdge { pool, at: at.addr() as u64, word })
     }
 
-    fn edge<T: Persist, U: Persist>(
-        &mut self,
-        owner: Ptr<T>,
-        field: FieldOffset<T, Owned<U>>,
-    ) -> Result<Edge<'p>> {
+    /// The edge at this offset of a value.
+    fn edge<T: Persist>(&mut self, owner: Ptr<T>, offset: usize) -> Result<OwningEdge<'p>> {
         let pool =
             self.owner_of::<T>(owner.addr()).ok_or_else(|| self.dangling::<T>(owner.addr()))?;
         if self.raw_mut().has_freed(owner.addr()) {
             // What is put there would have no owner after the commit.
             return Err(TxError::AlreadyFreed { addr: owner.addr() }.into());
         }
-        let at = owner.addr() + field.offset() as u64;
-        pool.readable(at, size_of::<u64>())?;
-        let word = field.get(self.get(owner)?).get().map_or(0, Ptr::addr);
-        Ok(Edge { pool, at, word })
+        let at = owner.addr() + offset as u64;
+        let word = load(pool, at)?;
+        Ok(OwningEdge { pool, at, word })
     }
 }
 

@@ -255,6 +255,7 @@ unsafe impl<T: Persist> Persist for ArrayOf<T> {
     const TYPE_ID: TypeId = array_type_id::<T>();
     const BUILT_IN: bool = true;
     const OWNS: bool = T::OWNS;
+    const IS_OWNED: bool = T::IS_OWNED;
 
     fn type_name() -> String {
         list_name(T::type_name)

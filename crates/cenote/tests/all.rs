@@ -37,6 +37,7 @@ mod lower;
 mod moments;
 mod mounted_anew;
 mod names;
+mod owned_texts;
 mod owning;
 mod owning_attacked;
 mod owning_killed;

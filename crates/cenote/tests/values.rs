@@ -106,8 +106,13 @@ pub(crate) fn find(dir: &Path, mark: [u8; 16]) -> (PathBuf, usize) {
 /// Writes into the record of a closed store; returns what was there.
 pub(crate) fn put(dir: &Path, offset: usize, bytes: &[u8]) -> Vec<u8> {
     let (path, at) = find(dir, MARK);
-    let mut all = std::fs::read(&path).expect("readable");
-    let place = &mut all[at + offset..at + offset + bytes.len()];
+    put_at(&path, at + offset, bytes)
+}
+
+/// Writes into a file of a closed store; returns what was there.
+pub(crate) fn put_at(path: &Path, at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut all = std::fs::read(path).expect("readable");
+    let place = &mut all[at..at + bytes.len()];
     let before = place.to_vec();
     place.copy_from_slice(bytes);
     std::fs::write(path, all).expect("writable");

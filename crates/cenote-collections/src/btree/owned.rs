@@ -3,18 +3,18 @@
 use super::BTreeMap;
 use cenote::persist::Persist;
 use cenote::ptr::FieldOffset;
-use cenote::{Owned, Ptr, Result, Tx};
+use cenote::{OwningField, Result, Tx};
 use core::borrow::Borrow;
 use core::ptr::with_exposed_provenance_mut;
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// The edge `field` of a key's value.
-    fn owning_edge<Q: Ord + ?Sized, U>(
+    fn owning_edge<Q: Ord + ?Sized, F>(
         self,
         tx: &Tx<'_>,
         key: &Q,
-        field: FieldOffset<V, Owned<U>>,
-    ) -> Result<Option<*mut Owned<U>>>
+        field: FieldOffset<V, F>,
+    ) -> Result<Option<*mut F>>
     where
         K: Borrow<Q>,
     {
@@ -62,13 +62,13 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`Tx::put_owned`].
-    pub fn put_owned<Q: Ord + ?Sized, U: Persist>(
+    pub fn put_owned<Q: Ord + ?Sized, F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         key: &Q,
-        field: FieldOffset<V, Owned<U>>,
-        value: U,
-    ) -> Result<Option<Ptr<U>>>
+        field: FieldOffset<V, F>,
+        value: F::Value<'_>,
+    ) -> Result<Option<F::Put>>
     where
         K: Borrow<Q>,
     {
@@ -82,11 +82,11 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`Tx::free_owned`].
-    pub fn free_owned<Q: Ord + ?Sized, U: Persist>(
+    pub fn free_owned<Q: Ord + ?Sized, F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         key: &Q,
-        field: FieldOffset<V, Owned<U>>,
+        field: FieldOffset<V, F>,
     ) -> Result<bool>
     where
         K: Borrow<Q>,

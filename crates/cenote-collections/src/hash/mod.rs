@@ -222,6 +222,11 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         Ok(Self { header: tx.alloc_beside(neighbour, HashHeader::empty(random_key()))? })
     }
 
+    /// The hash of a key of any type under the map's hash key.
+    pub(crate) fn hash_of<Q: Hash + ?Sized>(self, reader: &impl Reader, key: &Q) -> Result<u64> {
+        Ok(open(reader, self.header)?.hash(key))
+    }
+
     /// Number of entries.
     ///
     /// # Errors

@@ -5,18 +5,18 @@ use super::page::HashPage;
 use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
 use cenote::ptr::FieldOffset;
-use cenote::{Owned, Ptr, Result, Tx};
+use cenote::{OwningField, Result, Tx};
 use core::borrow::Borrow;
 use core::hash::Hash;
 
 impl<K: Persist, V: Persist> HashMap<K, V> {
     /// The edge `field` of a key's value.
-    fn owning_edge<Q: Hash + Eq + ?Sized, U>(
+    fn owning_edge<Q: Hash + Eq + ?Sized, F>(
         self,
         tx: &Tx<'_>,
         key: &Q,
-        field: FieldOffset<V, Owned<U>>,
-    ) -> Result<Option<*mut Owned<U>>>
+        field: FieldOffset<V, F>,
+    ) -> Result<Option<*mut F>>
     where
         K: Borrow<Q>,
     {
@@ -35,13 +35,13 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ///
     /// # Errors
     /// As [`Tx::put_owned`].
-    pub fn put_owned<Q: Hash + Eq + ?Sized, U: Persist>(
+    pub fn put_owned<Q: Hash + Eq + ?Sized, F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         key: &Q,
-        field: FieldOffset<V, Owned<U>>,
-        value: U,
-    ) -> Result<Option<Ptr<U>>>
+        field: FieldOffset<V, F>,
+        value: F::Value<'_>,
+    ) -> Result<Option<F::Put>>
     where
         K: Borrow<Q>,
     {
@@ -55,11 +55,11 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ///
     /// # Errors
     /// As [`Tx::free_owned`].
-    pub fn free_owned<Q: Hash + Eq + ?Sized, U: Persist>(
+    pub fn free_owned<Q: Hash + Eq + ?Sized, F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         key: &Q,
-        field: FieldOffset<V, Owned<U>>,
+        field: FieldOffset<V, F>,
     ) -> Result<bool>
     where
         K: Borrow<Q>,

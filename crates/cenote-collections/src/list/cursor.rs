@@ -5,7 +5,7 @@ use super::{List, ListHeader, ListNode, value_mut};
 use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
 use cenote::ptr::FieldOffset;
-use cenote::{Owned, Ptr, Reader, Result, Tx};
+use cenote::{OwningField, Ptr, Reader, Result, Tx};
 
 /// A place in a [`List`]: on an element, or on the "ghost" between the last and the first one. See
 /// the cursors of [`std::collections::LinkedList`].
@@ -74,16 +74,16 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     ///
     /// # Errors
     /// As [`Tx::put_owned`].
-    pub fn put_owned<U: Persist>(
+    pub fn put_owned<F: OwningField>(
         &mut self,
-        field: FieldOffset<T, Owned<U>>,
-        value: U,
-    ) -> Result<Option<Ptr<U>>> {
+        field: FieldOffset<T, F>,
+        value: F::Value<'_>,
+    ) -> Result<Option<F::Put>> {
         let Some(node) = self.current else { return Ok(None) };
         // SAFETY: a node of the list, in a pool that the transaction holds.
         unsafe {
             node.touch().or_lost(self.tx)?;
-            let edge: *mut Owned<U> = place!(node, value).byte_add(field.offset()).cast();
+            let edge: *mut F = place!(node, value).byte_add(field.offset()).cast();
             self.tx.put_owned_near(self.list.header, edge, value).map(Some)
         }
     }
@@ -93,12 +93,12 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     ///
     /// # Errors
     /// As [`Tx::free_owned`].
-    pub fn free_owned<U: Persist>(&mut self, field: FieldOffset<T, Owned<U>>) -> Result<bool> {
+    pub fn free_owned<F: OwningField>(&mut self, field: FieldOffset<T, F>) -> Result<bool> {
         let Some(node) = self.current else { return Ok(false) };
         // SAFETY: a node of the list, in a pool that the transaction holds.
         unsafe {
             node.touch().or_lost(self.tx)?;
-            let edge: *mut Owned<U> = place!(node, value).byte_add(field.offset()).cast();
+            let edge: *mut F = place!(node, value).byte_add(field.offset()).cast();
             self.tx.free_owned_near(self.list.header, edge)
         }
     }

@@ -5,7 +5,7 @@ use super::{Vec, VecHeader, out_of_bounds, places};
 use crate::shared::{OrLost, open, release, touch_places};
 use cenote::persist::Persist;
 use cenote::ptr::FieldOffset;
-use cenote::{Owned, Ptr, Result, Tx};
+use cenote::{OwningField, Result, Tx};
 
 impl<T: Persist> Vec<T> {
     /// Frees what `len` values from `from` on own, and then does what removes or overwrites them.
@@ -33,13 +33,8 @@ impl<T: Persist> Vec<T> {
     /// The edge `field` of the value at `index`.
     ///
     /// # Errors
-    /// As [`Vec::len`]; [`Error::OutOfBounds`].
-    fn owning_edge<U>(
-        self,
-        tx: &Tx<'_>,
-        index: usize,
-        field: FieldOffset<T, Owned<U>>,
-    ) -> Result<*mut Owned<U>> {
+    /// As [`Vec::len`]; [`cenote::Error::OutOfBounds`].
+    fn owning_edge<F>(self, tx: &Tx<'_>, index: usize, field: FieldOffset<T, F>) -> Result<*mut F> {
         let header = *open(tx, self.header)?;
         if index as u64 >= header.len {
             return Err(out_of_bounds(index, header.len as usize));
@@ -56,14 +51,14 @@ impl<T: Persist> Vec<T> {
     /// `index` own it, as [`Tx::put_owned`] does.
     ///
     /// # Errors
-    /// As [`Tx::put_owned`]; [`Error::OutOfBounds`].
-    pub fn put_owned<U: Persist>(
+    /// As [`Tx::put_owned`]; [`cenote::Error::OutOfBounds`].
+    pub fn put_owned<F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         index: usize,
-        field: FieldOffset<T, Owned<U>>,
-        value: U,
-    ) -> Result<Ptr<U>> {
+        field: FieldOffset<T, F>,
+        value: F::Value<'_>,
+    ) -> Result<F::Put> {
         let edge = self.owning_edge(tx, index, field)?;
         // SAFETY: an edge of a value in the array of the live header.
         unsafe { tx.put_owned_near(self.header, edge, value) }
@@ -73,12 +68,12 @@ impl<T: Persist> Vec<T> {
     /// was something.
     ///
     /// # Errors
-    /// As [`Tx::free_owned`]; [`Error::OutOfBounds`].
-    pub fn free_owned<U: Persist>(
+    /// As [`Tx::free_owned`]; [`cenote::Error::OutOfBounds`].
+    pub fn free_owned<F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         index: usize,
-        field: FieldOffset<T, Owned<U>>,
+        field: FieldOffset<T, F>,
     ) -> Result<bool> {
         let edge = self.owning_edge(tx, index, field)?;
         // SAFETY: an edge of a value in the array of the live header.

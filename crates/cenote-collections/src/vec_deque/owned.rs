@@ -5,7 +5,7 @@ use super::{DequeHeader, VecDeque};
 use crate::shared::{OrLost, open, release, touch_places};
 use cenote::persist::Persist;
 use cenote::ptr::FieldOffset;
-use cenote::{Error, Owned, Ptr, Result, Tx};
+use cenote::{Error, OwningField, Result, Tx};
 
 impl<T: Persist> VecDeque<T> {
     /// Frees what the values in places of the array own, and then does what removes them.
@@ -31,12 +31,7 @@ impl<T: Persist> VecDeque<T> {
     }
 
     /// The edge `field` of the value at `index`.
-    fn owning_edge<U>(
-        self,
-        tx: &Tx<'_>,
-        index: usize,
-        field: FieldOffset<T, Owned<U>>,
-    ) -> Result<*mut Owned<U>> {
+    fn owning_edge<F>(self, tx: &Tx<'_>, index: usize, field: FieldOffset<T, F>) -> Result<*mut F> {
         let header = *open(tx, self.header)?;
         if index as u64 >= header.len {
             return Err(Error::OutOfBounds { index: index as u64, len: header.len });
@@ -54,13 +49,13 @@ impl<T: Persist> VecDeque<T> {
     ///
     /// # Errors
     /// As [`Tx::put_owned`]; [`Error::OutOfBounds`].
-    pub fn put_owned<U: Persist>(
+    pub fn put_owned<F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         index: usize,
-        field: FieldOffset<T, Owned<U>>,
-        value: U,
-    ) -> Result<Ptr<U>> {
+        field: FieldOffset<T, F>,
+        value: F::Value<'_>,
+    ) -> Result<F::Put> {
         let edge = self.owning_edge(tx, index, field)?;
         // SAFETY: an edge of a value in the array of the live header.
         unsafe { tx.put_owned_near(self.header, edge, value) }
@@ -71,11 +66,11 @@ impl<T: Persist> VecDeque<T> {
     ///
     /// # Errors
     /// As [`Tx::free_owned`]; [`Error::OutOfBounds`].
-    pub fn free_owned<U: Persist>(
+    pub fn free_owned<F: OwningField>(
         self,
         tx: &mut Tx<'_>,
         index: usize,
-        field: FieldOffset<T, Owned<U>>,
+        field: FieldOffset<T, F>,
     ) -> Result<bool> {
         let edge = self.owning_edge(tx, index, field)?;
         // SAFETY: an edge of a value in the array of the live header.

@@ -73,6 +73,7 @@ impl<'w> ValueWalker<'w> {
             CollectionKind::List | CollectionKind::ForwardList => self.list(at, &record, visit),
             CollectionKind::Ordered => self.ordered(at, &record, visit),
             CollectionKind::Hashed => self.hashed(at, &record, visit),
+            CollectionKind::Texts => self.texts(at, &record, visit),
             CollectionKind::Relaxed => self.relaxed(at, &record, visit),
         };
         if let Err(why) = done {
@@ -219,6 +220,62 @@ impl<'w> ValueWalker<'w> {
             }
         }
         wrong.map_or(Ok(()), Err)
+    }
+
+    /// The entries that a map from hashes owns: a text and a value each.
+    fn texts(
+        &mut self,
+        header: u64,
+        record: &TypeRecord,
+        visit: VisitItem<'_, 'w>,
+    ) -> Result<(), String> {
+        let [len] = self.words(header, record, ["len"])?;
+        if len == DESTROYED {
+            visit(self, CollectionItem::Destroyed);
+            return Ok(());
+        }
+        let map = field(record, "map").ok_or("it has no map")?;
+        let map = self.solid(&field_in(header, &map))?.ok_or("its map is null")?;
+        let mut walk = CollectionWalk::default();
+        self.each_item(&map, &mut |this, item| {
+            let item = match item {
+                CollectionItem::Pair(_, owner) => match this.text_entry(&owner) {
+                    Ok(Some((key, value))) => CollectionItem::Pair(key, value),
+                    // The place of an entry that was removed.
+                    Ok(None) => return true,
+                    Err(why) => CollectionItem::Broken(why),
+                },
+                // It counts places.
+                CollectionItem::More(_) => return true,
+                other => other,
+            };
+            match item {
+                CollectionItem::Broken(_) => visit(this, item),
+                item => {
+                    this.tell(item, &mut walk, visit);
+                    !walk.stopped
+                }
+            }
+        });
+        self.tell_rest(len, &walk, visit)
+    }
+
+    /// Key and value of an entry that a map of texts owns; `None`: there is none.
+    #[allow(clippy::type_complexity, reason = "two places")]
+    fn text_entry(
+        &mut self,
+        owner: &ShownPlace,
+    ) -> Result<Option<(ShownPlace, ShownPlace)>, String> {
+        let addr = self.word(owner.addr)?;
+        if addr == 0 {
+            return Ok(None);
+        }
+        let entry = self.block_at(addr)?;
+        let record = self.values.record_of(entry.type_id).ok_or("nothing is known of its type")?;
+        match (field(&record, "key"), field(&record, "value")) {
+            (Some(key), Some(value)) => Ok(Some((field_in(addr, &key), field_in(addr, &value)))),
+            _ => Err(format!("{addr:#x}: a block of type {}, and no entry", entry.type_name)),
+        }
     }
 
     fn deque(

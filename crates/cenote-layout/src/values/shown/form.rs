@@ -35,6 +35,8 @@ pub(super) enum CollectionKind {
     ForwardList,
     Ordered,
     Hashed,
+    /// A hashed one from hashes to entries with texts.
+    Texts,
     Relaxed,
 }
 
@@ -48,13 +50,14 @@ impl CollectionKind {
             "cenote/ForwardListHeader" => Self::ForwardList,
             "cenote/BTreeHeader" => Self::Ordered,
             "cenote/HashHeader" => Self::Hashed,
+            "cenote/TextMapHeader" => Self::Texts,
             "cenote/RelaxedHeader" => Self::Relaxed,
             _ => return None,
         })
     }
 
     pub(super) const fn is_map(self) -> bool {
-        matches!(self, Self::Ordered | Self::Hashed | Self::Relaxed)
+        matches!(self, Self::Ordered | Self::Hashed | Self::Texts | Self::Relaxed)
     }
 }
 
@@ -92,6 +95,10 @@ pub(super) enum TypeForm {
     Missing(ShownPlace),
     /// An option with a tag.
     Tagged(Arc<TypeRecord>),
+    /// A text, or bytes, in a block that this word owns.
+    OwnedBytes {
+        is_text: bool,
+    },
     Number {
         signed: bool,
         zero: ZeroMeaning,
@@ -297,6 +304,11 @@ impl Values {
         }
         if record.name.starts_with(INLINE_STR) {
             return TypeForm::InlineText;
+        }
+        match record.name.as_str() {
+            "cenote/OwnedStr" => return TypeForm::OwnedBytes { is_text: true },
+            "cenote/OwnedBytes" => return TypeForm::OwnedBytes { is_text: false },
+            _ => {}
         }
         if let Some(kind) = CollectionKind::of(&record.name) {
             return TypeForm::Collection(kind, Arc::clone(record));

@@ -118,6 +118,7 @@ impl ValueWalker<'_> {
                 Ok(None) => ShownValue::Null,
                 Err(why) => self.damage(why),
             },
+            TypeForm::OwnedBytes { is_text } => self.owned_bytes(place, is_text),
             TypeForm::Handle(inner) => self.value(&inner, inside),
             TypeForm::Array { first, count } => self.array(&first, count, inside),
             TypeForm::InlineText => self.inline_text(place),
@@ -176,6 +177,39 @@ impl ValueWalker<'_> {
         };
         let fields = vec![("secs".into(), seconds), ("nanos".into(), ShownValue::Unsigned(nanos))];
         ShownValue::Struct { type_name: place.type_name.clone(), variant: None, fields }
+    }
+
+    /// A text, or bytes, in a block of its own.
+    fn owned_bytes(&mut self, place: &ShownPlace, is_text: bool) -> ShownValue {
+        let found = self.word(place.addr).and_then(|addr| match addr {
+            0 => Ok((0, 0, 0)),
+            addr => {
+                let block = self.block_at(addr)?;
+                match block.type_name.as_str() {
+                    "[cenote/OwnedByte]" if block.size >= 8 => {
+                        Ok((addr + 8, self.word(addr)?, block.size - 8))
+                    }
+                    other => Err(format!("{addr:#x}: a block of type {other}, and no bytes")),
+                }
+            }
+        });
+        let (addr, len, room) = match found {
+            Ok(found) => found,
+            Err(why) => return self.damage(why),
+        };
+        if len > room {
+            return self.damage(format!("its block says {len} bytes, and has room for {room}"));
+        }
+        if let Some(block) = addr.checked_sub(8) {
+            if let Some(path) = self.seen.get(&block) {
+                return ShownValue::Again { addr: block, path: path.clone() };
+            }
+            self.seen.insert(block, self.path.clone());
+        }
+        match is_text {
+            true => self.text(addr, len),
+            false => self.raw(addr, len),
+        }
     }
 
     /// What is in an option that is no pointer; `None`: nothing.
