@@ -4,7 +4,7 @@
 use crate::common::{Fixture, empty};
 use cenote::{HeapKind, PoolOptions};
 use cenote_layout::header::{Header as _, read};
-use cenote_layout::logged::{CELL_SIZE, LISTS_OFFSET, SubHeapHeader};
+use cenote_layout::logged::{BlockState, CELL_SIZE, LISTS_OFFSET, SlabRecord, SubHeapHeader};
 use std::path::{Path, PathBuf};
 
 /// A store with pool `plain`, and pool `logged`, which has blocks of several sizes and free ones.
@@ -40,6 +40,13 @@ fn metadata(store: &Path) -> (PathBuf, usize, SubHeapHeader) {
     found.expect("a sub-heap")
 }
 
+/// Whether a bit of a cell says that a slot of a slab is used. A reader cannot tell its flip from a
+/// step that a crash has torn: it takes the flip back (docs/logged-heap.md).
+fn is_used_word_of_slab(cell: &[u8], bit: usize) -> bool {
+    let word = SlabRecord::USED_WORD * 64;
+    cell[7] == BlockState::Slab as u8 && (word..word + 64).contains(&bit)
+}
+
 #[test]
 fn check_names_each_flipped_bit_of_a_logged_heaps_metadata() {
     let fixture = with_logged_pool();
@@ -68,6 +75,10 @@ fn check_names_each_flipped_bit_of_a_logged_heaps_metadata() {
         bytes[base + *at as usize + bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&path, &bytes).expect("written");
         let check = fixture.run("check", &["--json"]).exits(1).json();
+        if is_used_word_of_slab(&whole[base + *at as usize..], bit) {
+            assert_eq!(check["findings"], sound["findings"], "it reads as the record of before");
+            continue;
+        }
         let findings = check["findings"].as_array().expect("a list");
         let about: Vec<_> = findings
             .iter()

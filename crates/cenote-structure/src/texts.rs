@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders that hold texts, from the repository's root.
-const FOLDERS: [&str; 6] = [".ci", "crates", "dist", "docs", "fuzz", "scripts"];
+const FOLDERS: [&str; 7] = [".ci", "crates", "dist", "docs", "examples", "fuzz", "scripts"];
 
 /// A file and its contents.
 pub(crate) struct Text {
