@@ -43,7 +43,7 @@ fn run() -> cenote::Result<()> {
     })?;
     if let Some(policy) = policy {
         policy.stop()?;
-        // And this line survives whatever comes.
+        // From here on this line survives a loss of power, too.
         pool.psync()?;
     }
     println!("{lines} lines");

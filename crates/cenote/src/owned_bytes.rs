@@ -42,8 +42,8 @@ unsafe impl Persist for OwnedByte {
 }
 
 /// Bytes of any length that the value around them owns: 8 bytes, and a block unless there are none.
-/// In a program's memory it is empty. [`Tx::put_owned`] puts others in its place, which
-/// [`Tx::free_owned`] frees, and whatever frees the value.
+/// In a program's memory it is empty. [`Tx::put_owned`] puts others in its place.
+/// [`Tx::free_owned`] frees them, and so does an operation that frees the value.
 ///
 /// ```
 /// use cenote::{OwnedBytes, Persist, Reader, Store, field};

@@ -1,3 +1,5 @@
+//! Values are shown as their records say, also where bytes or records are wrong.
+
 use super::*;
 use crate::pointer::{PointerKind, encode_relative};
 use crate::types::{
