@@ -14,8 +14,11 @@ use cenote_testkit::child::again;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const LEN: u64 = 9000;
+/// For a window that another test has.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A store of that window, with a list over several puddles in each of these pools.
 fn store_with_lists(dir: &Path, base: u64, pools: &[(&str, PoolOptions)]) {
@@ -67,11 +70,19 @@ fn whole(store: &Store) -> Result<()> {
 pub(crate) struct Taken(u64);
 
 impl Taken {
+    /// Waits for a store of another test that has come to the same place: there are fewer places
+    /// for windows than this process formats stores.
     pub(crate) fn new(base: u64) -> Self {
-        // A simulation that has ended may have left it idle.
-        cenote_medium::sim::release_idle_windows();
-        cenote_sys::memory::reserve(base as usize, 1 << 21).expect("free");
-        Self(base)
+        let begun = Instant::now();
+        loop {
+            // A simulation that has ended may have left it idle.
+            cenote_medium::sim::release_idle_windows();
+            match cenote_sys::memory::reserve(base as usize, 1 << 21) {
+                Ok(()) => return Self(base),
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "it is never free: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

@@ -134,11 +134,14 @@ fn a_circle_over_two_processes_that_waits_without_end_is_found() {
     other.tell("planted");
     assert_eq!(other.hear(), "has");
     std::thread::scope(|scope| {
-        other.tell("go on");
-        let waits = scope.spawn(|| {
+        let (has, met) = std::sync::mpsc::channel();
+        let waits = scope.spawn(move || {
             plant(Bug::PatienceWithoutEnd);
-            circle(&p, &q, ViewFirst, || ())
+            circle(&p, &q, ViewFirst, || has.send(()).expect("it is heard"))
         });
+        // Not before both have one: the other one would get this one's.
+        met.recv().expect("it has a view");
+        other.tell("go on");
         std::thread::sleep(Duration::from_secs(15));
         let ended = waits.is_finished();
         // Its end is the only way out.
