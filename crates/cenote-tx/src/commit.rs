@@ -237,7 +237,7 @@ fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
 }
 
 /// Whether a block that is about to be given back holds bytes that a seal covers.
-fn freed_is_covered(context: &TxContext) -> bool {
+fn freed_is_covered(context: &mut TxContext) -> bool {
     context.freed.iter().any(|f| {
         let start = f.block.addr.as_ptr() as u64;
         context.ranges.overlaps(start, start + f.block.size)

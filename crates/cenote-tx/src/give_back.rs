@@ -23,7 +23,7 @@ impl Transaction<'_> {
 
     /// Whether it frees the block that begins at an address.
     #[must_use]
-    pub fn has_freed(&self, addr: u64) -> bool {
+    pub fn has_freed(&mut self, addr: u64) -> bool {
         self.context.freed_at.covers(addr, addr.saturating_add(1))
     }
 

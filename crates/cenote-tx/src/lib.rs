@@ -115,6 +115,7 @@ mod commit;
 pub mod context;
 mod give_back;
 pub mod group;
+mod lines;
 mod marks;
 pub mod ranges;
 mod transaction;

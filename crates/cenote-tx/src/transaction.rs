@@ -252,13 +252,13 @@ impl<'c> Transaction<'c> {
             return Ok(false);
         }
         self.refuse_pending_redo(start, end)?;
-        let mut logged = false;
-        while let Some((a, b)) = self.context.ranges.gap(start, end) {
+        let mut from = start;
+        while let Some((a, b)) = self.context.ranges.gap(from, end) {
             // SAFETY: a part of the range.
             unsafe { self.log_undo(a, b)? };
-            logged = true;
+            from = b;
         }
-        Ok(logged)
+        Ok(from != start)
     }
 
     /// Appends undo entries for a range that none covers. Entry first, then the range is believed
@@ -281,7 +281,7 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    fn refuse_pending_redo(&self, start: u64, end: u64) -> Result<(), TxError> {
+    fn refuse_pending_redo(&mut self, start: u64, end: u64) -> Result<(), TxError> {
         if self.context.pending.overlaps(start, end) {
             return Err(TxError::PendingRedo { addr: start, len: end - start });
         }
@@ -513,7 +513,7 @@ impl<'c> Transaction<'c> {
 
     /// Whether all of a range is logged or freshly allocated by this transaction.
     #[must_use]
-    pub fn is_covered(&self, addr: u64, len: u64) -> bool {
+    pub fn is_covered(&mut self, addr: u64, len: u64) -> bool {
         self.context.ranges.gap(addr, addr.saturating_add(len)).is_none()
     }
 
