@@ -35,7 +35,8 @@ echo "beside the others: $1" | tee "$log"
 set -m
 (
     status=0
-    RUST_TEST_THREADS=4 nice -n 19 "$@" || status=$?
+    TIMEFORMAT='processor time: %U s, in the kernel %S s; %R s from its start'
+    time RUST_TEST_THREADS=4 nice -n 19 "$@" || status=$?
     echo "$status" >"$lane/$number.status"
 ) >>"$log" 2>&1 </dev/null &
 echo "$!" >"$lane/$number.pid"

@@ -115,7 +115,8 @@ impl RangeSet {
             if lines_of(range.start, range.end) > SHORT_LINES {
                 self.long.insert(range.start, range.end);
             } else {
-                parts(range.start, range.end).for_each(|(line, mask)| self.lines.insert(line, mask));
+                parts(range.start, range.end)
+                    .for_each(|(line, mask)| self.lines.insert(line, mask));
             }
         }
         self.indexed = self.list.len();
@@ -251,8 +252,8 @@ mod tests {
         Range { start, end, old: core::ptr::null() }
     }
 
-    /// Against a set of bytes, for few ranges and for many, for ones of a few bytes and ones of many
-    /// lines, in any order and (every third round) mostly in that of addresses.
+    /// Against a set of bytes: few ranges and many, of a few bytes and of many lines, in any order
+    /// and (every third round) mostly in that of addresses.
     #[test]
     fn gaps_are_exactly_what_is_not_covered() {
         const BYTES: u64 = 8192;
