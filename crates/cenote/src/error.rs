@@ -47,6 +47,9 @@ pub enum Error {
     /// A step of a transaction failed; the transaction can go on or be aborted.
     #[error(transparent)]
     Tx(#[from] cenote_tx::TxError),
+    /// There is no snapshot, or snapshots are in the way.
+    #[error(transparent)]
+    Snapshot(#[from] cenote_heap::window::SnapshotError),
     /// A pool has no room for a value. The transaction can go on or be aborted.
     #[error("pool \"{pool}\" has no room for a value of type {type_name}: {source}")]
     NoRoom {

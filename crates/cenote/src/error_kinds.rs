@@ -35,6 +35,7 @@ impl Error {
             Self::Tx(error) => beneath(error, error.kind()),
             Self::NoRoom { source, .. } => beneath(source, source.kind()),
             Self::Reclaim(error) => error.kind(),
+            Self::Snapshot(error) => error.kind(),
             Self::Archive(error) => error.kind(),
             Self::Copy(error) => error.kind(),
             Self::NotWhole { .. } | Self::InvalidValues { .. } => ErrorKind::Damaged,

@@ -9,6 +9,7 @@ use crate::known::{KnownType, known_types};
 use crate::lost::touch;
 use crate::one_type::one_rust_type;
 use crate::persist::{ArrayOf, Persist, Reach, TypeId, described, types_from};
+use crate::pool_windows::PoolWindows;
 use crate::protected_pool::ProtectedPool;
 use crate::ptr::Ptr;
 use crate::readers::{Readers, shares};
@@ -119,6 +120,8 @@ pub(crate) struct PoolParts {
     /// It is protected at rest: its transactions are in logs without files.
     pub(crate) hidden: bool,
     pub(crate) frees: FreesHint,
+    /// What snapshots look through.
+    pub(crate) windows: PoolWindows,
     /// How many want it psynced before a transaction is acknowledged.
     pub(crate) psync_on_commit: AtomicU32,
     /// What was asked for; a policy may have given less.
@@ -259,6 +262,7 @@ impl PoolInner {
             hidden: handle.at_rest() != AtRest::None,
             handle,
             frees: FreesHint::default(),
+            windows: PoolWindows::default(),
             psync_on_commit: AtomicU32::new(0),
             wanted: access,
             listed: None,
@@ -434,8 +438,13 @@ impl PoolInner {
     /// asked.
     #[inline]
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
-        self.heap.is_live(addr, T::TYPE_ID)
-            && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(TypeOf::of::<T>()))
+        self.heap.is_live(addr, T::TYPE_ID) && self.is_settled::<T>()
+    }
+
+    /// Whether the store agrees with this program about a type.
+    #[inline(always)]
+    pub(crate) fn is_settled<T: Persist>(&self) -> bool {
+        self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(TypeOf::of::<T>())
     }
 
     /// As [`PoolInner::is_live`].

@@ -1,4 +1,5 @@
-//! Reading, which a [`View`](crate::View) and a transaction ([`Tx`](crate::Tx)) have in common.
+//! Reading, which a [`View`](crate::View), a transaction ([`Tx`](crate::Tx)) and a
+//! [`Snapshot`](crate::Snapshot) have in common.
 
 use crate::error::{Error, Result};
 use crate::heap_ptr::HeapPtr;
@@ -6,6 +7,7 @@ use crate::holder::RegionPtr;
 use crate::lost::{Faults, Lost};
 use crate::persist::{ArrayOf, Persist, TypeId};
 use crate::ptr::Ptr;
+use crate::shift::Shift;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, PointerBug, planted};
 
@@ -35,8 +37,17 @@ pub struct NamedRoot {
 
 /// Read access to pools. References live as long as the access, and nothing that they lead to
 /// changes meanwhile: a view excludes writers, a transaction gives out shared references only while
-/// it is not used to write.
+/// it is not used to write, and a snapshot shows pages that are copied before they change.
 pub trait Reader: sealed::Sealed {
+    /// Where values are found, for collections: at the addresses that pointers say, or at a
+    /// distance from them.
+    #[doc(hidden)]
+    type Shift: Shift;
+
+    /// The distance, for collections.
+    #[doc(hidden)]
+    fn shift(&self) -> Self::Shift;
+
     /// The value that a pointer leads to, after a check that there is a live value of this type: a
     /// few instructions.
     ///

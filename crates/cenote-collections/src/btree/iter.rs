@@ -10,6 +10,7 @@ use super::{BTreeHeader, BTreeMap};
 use crate::shared::{OrLost, Read, open};
 use cenote::lost::Faults;
 use cenote::persist::Persist;
+use cenote::shift::{InPlace, Shift};
 use cenote::{Ptr, Reader, Result};
 use core::borrow::Borrow;
 use core::fmt;
@@ -31,10 +32,11 @@ impl<K, V> Clone for Position<'_, K, V> {
 impl<K, V> Copy for Position<'_, K, V> {}
 
 /// The entries of a [`BTreeMap`] in a range of keys, by rising key.
-pub struct Range<'r, K, V> {
+pub struct Range<'r, K, V, S = InPlace> {
     /// `None` if there is nothing left.
     ends: Option<(Position<'r, K, V>, Position<'r, K, V>)>,
     faults: &'r Faults,
+    shift: S,
 }
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
@@ -42,17 +44,18 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, K, V>> {
+    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Iter<'r, K, V, R::Shift>> {
         let header = open(reader, self.header)?;
-        let (ends, faults) = (ends_of(header).or_lost(reader)?, reader.faults());
-        Ok(Iter { range: Range { ends, faults }, remaining: header.len as usize })
+        let (shift, faults) = (reader.shift(), reader.faults());
+        let ends = ends_of(header, shift).or_lost(reader)?;
+        Ok(Iter { range: Range { ends, faults, shift }, remaining: header.len as usize })
     }
 
     /// All keys, rising.
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn keys<'r>(self, reader: &'r impl Reader) -> Result<Keys<'r, K, V>> {
+    pub fn keys<'r, R: Reader>(self, reader: &'r R) -> Result<Keys<'r, K, V, R::Shift>> {
         Ok(Keys { iter: self.iter(reader)? })
     }
 
@@ -60,7 +63,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn values<'r>(self, reader: &'r impl Reader) -> Result<Values<'r, K, V>> {
+    pub fn values<'r, R: Reader>(self, reader: &'r R) -> Result<Values<'r, K, V, R::Shift>> {
         Ok(Values { iter: self.iter(reader)? })
     }
 
@@ -69,50 +72,52 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn range<'r, Q: Ord + ?Sized>(
+    pub fn range<'r, Q: Ord + ?Sized, R: Reader>(
         self,
-        reader: &'r impl Reader,
+        reader: &'r R,
         range: impl RangeBounds<Q>,
-    ) -> Result<Range<'r, K, V>>
+    ) -> Result<Range<'r, K, V, R::Shift>>
     where
         K: Borrow<Q>,
     {
-        let (header, faults) = (open(reader, self.header)?, reader.faults());
+        let header = open(reader, self.header)?;
+        let (faults, shift) = (reader.faults(), reader.shift());
         let (start, end) = (range.start_bound(), range.end_bound());
         if let (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) =
             (start, end)
             && a > b
         {
-            return Ok(Range { ends: None, faults });
+            return Ok(Range { ends: None, faults, shift });
         }
-        let ends = ends_of(header).or_lost(reader)?;
-        let Some((first, last)) = ends else { return Ok(Range { ends: None, faults }) };
+        let ends = ends_of(header, shift).or_lost(reader)?;
+        let Some((first, last)) = ends else { return Ok(Range { ends: None, faults, shift }) };
         // SAFETY: a live header; the reader is borrowed as long as the range.
         let (front, back) = unsafe {
             let front = match start {
                 Bound::Unbounded => Some(first),
-                Bound::Included(key) => position(header, key, false).or_lost(reader)?,
-                Bound::Excluded(key) => position(header, key, true).or_lost(reader)?,
+                Bound::Included(key) => position(header, key, (false, shift)).or_lost(reader)?,
+                Bound::Excluded(key) => position(header, key, (true, shift)).or_lost(reader)?,
             };
             let back = match end {
                 Bound::Unbounded => Some(last),
-                Bound::Included(key) => position(header, key, true).or_lost(reader)?,
-                Bound::Excluded(key) => position(header, key, false).or_lost(reader)?,
+                Bound::Included(key) => position(header, key, (true, shift)).or_lost(reader)?,
+                Bound::Excluded(key) => position(header, key, (false, shift)).or_lost(reader)?,
             };
             (front, back)
         };
-        Ok(Range { ends: front.zip(back), faults })
+        Ok(Range { ends: front.zip(back), faults, shift })
     }
 }
 
 /// Before the first entry and behind the last one.
 #[allow(clippy::type_complexity, reason = "two positions")]
-fn ends_of<K, V>(
+fn ends_of<K, V, S: Shift>(
     header: &BTreeHeader<K, V>,
+    shift: S,
 ) -> Read<Option<(Position<'_, K, V>, Position<'_, K, V>)>> {
     let Some((first, last)) = header.first.zip(header.last) else { return Ok(None) };
     // SAFETY: links of a live header, which is borrowed from a reader, lead to live nodes.
-    let (first, last) = unsafe { (first.follow()?, last.follow()?) };
+    let (first, last) = unsafe { (first.follow_at(shift)?, last.follow_at(shift)?) };
     Ok(Some((Position { leaf: first, index: 0 }, Position { leaf: last, index: last.len() })))
 }
 
@@ -120,13 +125,13 @@ fn ends_of<K, V>(
 ///
 /// # Safety
 /// What a live header says, and nothing changes as long as `'r` lasts.
-unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized>(
+unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized, S: Shift>(
     header: &'r BTreeHeader<K, V>,
     key: &Q,
-    behind: bool,
+    (behind, shift): (bool, S),
 ) -> Read<Option<Position<'r, K, V>>> {
     // SAFETY: passed on.
-    let Some(leaf) = (unsafe { header.leaf_for(key)? }) else { return Ok(None) };
+    let Some(leaf) = (unsafe { header.leaf_for(key, shift)? }) else { return Ok(None) };
     let index = match leaf.search(key) {
         Ok(index) => index + usize::from(behind),
         Err(index) => index,
@@ -139,15 +144,18 @@ unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized>(
 /// # Safety
 /// A live leaf, which does not change as long as `'r` lasts.
 #[inline(always)]
-unsafe fn readable<'r, K, V>(leaf: Ptr<Leaf<K, V>>, faults: &Faults) -> Option<&'r Leaf<K, V>> {
+unsafe fn readable<'r, K, V, S: Shift>(
+    leaf: Ptr<Leaf<K, V>>,
+    (faults, shift): (&Faults, S),
+) -> Option<&'r Leaf<K, V>> {
     // SAFETY: passed on.
-    faults.noted(unsafe { leaf.follow() })
+    faults.noted(unsafe { leaf.follow_at(shift) })
 }
 
 /// A leaf and an index in it.
 type End<'r, K, V> = (&'r Leaf<K, V>, usize);
 
-impl<'r, K, V> Range<'r, K, V> {
+impl<'r, K, V, S: Shift> Range<'r, K, V, S> {
     /// Where the range begins and where it ends; `None` if there is nothing in it.
     pub(super) fn ends(&self) -> Option<(End<'r, K, V>, End<'r, K, V>)> {
         self.ends.map(|(front, back)| ((front.leaf, front.index), (back.leaf, back.index)))
@@ -169,7 +177,7 @@ impl<'r, K, V> Range<'r, K, V> {
             }
             let Some(next) = front.leaf.next else { break };
             // SAFETY: links lead to live nodes; nothing changes as long as the reader is borrowed.
-            let Some(leaf) = (unsafe { readable(next, self.faults) }) else { break };
+            let Some(leaf) = (unsafe { readable(next, (self.faults, self.shift)) }) else { break };
             *front = Position { leaf, index: 0 };
         }
         self.ends = None;
@@ -191,7 +199,9 @@ impl<'r, K, V> Range<'r, K, V> {
             }
             let Some(previous) = back.leaf.previous else { break };
             // SAFETY: as in `step`.
-            let Some(leaf) = (unsafe { readable(previous, self.faults) }) else { break };
+            let Some(leaf) = (unsafe { readable(previous, (self.faults, self.shift)) }) else {
+                break;
+            };
             *back = Position { leaf, index: leaf.len() };
         }
         self.ends = None;
@@ -199,7 +209,7 @@ impl<'r, K, V> Range<'r, K, V> {
     }
 }
 
-impl<'r, K, V> Iterator for Range<'r, K, V> {
+impl<'r, K, V, S: Shift> Iterator for Range<'r, K, V, S> {
     type Item = (&'r K, &'r V);
 
     #[inline]
@@ -208,34 +218,34 @@ impl<'r, K, V> Iterator for Range<'r, K, V> {
     }
 }
 
-impl<K, V> DoubleEndedIterator for Range<'_, K, V> {
+impl<K, V, S: Shift> DoubleEndedIterator for Range<'_, K, V, S> {
     #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step_back().map(|entry| (&entry.key, &entry.value))
     }
 }
 
-impl<K, V> FusedIterator for Range<'_, K, V> {}
+impl<K, V, S: Shift> FusedIterator for Range<'_, K, V, S> {}
 
-impl<K, V> Clone for Range<'_, K, V> {
+impl<K, V, S: Shift> Clone for Range<'_, K, V, S> {
     fn clone(&self) -> Self {
-        Self { ends: self.ends, faults: self.faults }
+        Self { ends: self.ends, faults: self.faults, shift: self.shift }
     }
 }
 
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Range<'_, K, V> {
+impl<K: fmt::Debug, V: fmt::Debug, S: Shift> fmt::Debug for Range<'_, K, V, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.clone()).finish()
     }
 }
 
 /// All entries of a [`BTreeMap`], by rising key.
-pub struct Iter<'r, K, V> {
-    pub(super) range: Range<'r, K, V>,
+pub struct Iter<'r, K, V, S = InPlace> {
+    pub(super) range: Range<'r, K, V, S>,
     remaining: usize,
 }
 
-impl<'r, K, V> Iterator for Iter<'r, K, V> {
+impl<'r, K, V, S: Shift> Iterator for Iter<'r, K, V, S> {
     type Item = (&'r K, &'r V);
 
     #[inline]
@@ -250,7 +260,7 @@ impl<'r, K, V> Iterator for Iter<'r, K, V> {
     }
 }
 
-impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
+impl<K, V, S: Shift> DoubleEndedIterator for Iter<'_, K, V, S> {
     #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         let next = self.range.next_back();
@@ -259,34 +269,34 @@ impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
     }
 }
 
-impl<K, V> ExactSizeIterator for Iter<'_, K, V> {}
-impl<K, V> FusedIterator for Iter<'_, K, V> {}
+impl<K, V, S: Shift> ExactSizeIterator for Iter<'_, K, V, S> {}
+impl<K, V, S: Shift> FusedIterator for Iter<'_, K, V, S> {}
 
-impl<K, V> Clone for Iter<'_, K, V> {
+impl<K, V, S: Shift> Clone for Iter<'_, K, V, S> {
     fn clone(&self) -> Self {
         Self { range: self.range.clone(), remaining: self.remaining }
     }
 }
 
-impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Iter<'_, K, V> {
+impl<K: fmt::Debug, V: fmt::Debug, S: Shift> fmt::Debug for Iter<'_, K, V, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.clone()).finish()
     }
 }
 
 /// The keys of a [`BTreeMap`], rising.
-pub struct Keys<'r, K, V> {
-    iter: Iter<'r, K, V>,
+pub struct Keys<'r, K, V, S = InPlace> {
+    iter: Iter<'r, K, V, S>,
 }
 
 /// The values of a [`BTreeMap`], by rising key.
-pub struct Values<'r, K, V> {
-    iter: Iter<'r, K, V>,
+pub struct Values<'r, K, V, S = InPlace> {
+    iter: Iter<'r, K, V, S>,
 }
 
 macro_rules! half {
     ($type:ident, $item:ident, $index:tt) => {
-        impl<'r, K, V> Iterator for $type<'r, K, V> {
+        impl<'r, K, V, S: Shift> Iterator for $type<'r, K, V, S> {
             type Item = &'r $item;
 
             #[inline]
@@ -299,23 +309,23 @@ macro_rules! half {
             }
         }
 
-        impl<K, V> DoubleEndedIterator for $type<'_, K, V> {
+        impl<K, V, S: Shift> DoubleEndedIterator for $type<'_, K, V, S> {
             #[inline]
             fn next_back(&mut self) -> Option<Self::Item> {
                 self.iter.next_back().map(|entry| entry.$index)
             }
         }
 
-        impl<K, V> ExactSizeIterator for $type<'_, K, V> {}
-        impl<K, V> FusedIterator for $type<'_, K, V> {}
+        impl<K, V, S: Shift> ExactSizeIterator for $type<'_, K, V, S> {}
+        impl<K, V, S: Shift> FusedIterator for $type<'_, K, V, S> {}
 
-        impl<K, V> Clone for $type<'_, K, V> {
+        impl<K, V, S: Shift> Clone for $type<'_, K, V, S> {
             fn clone(&self) -> Self {
                 Self { iter: self.iter.clone() }
             }
         }
 
-        impl<K, V> fmt::Debug for $type<'_, K, V>
+        impl<K, V, S: Shift> fmt::Debug for $type<'_, K, V, S>
         where
             $item: fmt::Debug,
         {

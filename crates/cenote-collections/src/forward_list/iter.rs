@@ -4,24 +4,26 @@ use super::ForwardNode;
 use crate::shared::Read;
 use cenote::Ptr;
 use cenote::lost::Faults;
+use cenote::shift::{InPlace, Shift};
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
 /// Iterates over a [`ForwardList`](super::ForwardList).
-pub struct Iter<'r, T> {
+pub struct Iter<'r, T, S = InPlace> {
     pub(super) next: Option<Ptr<ForwardNode<T>>>,
     pub(super) remaining: usize,
     pub(super) faults: &'r Faults,
+    pub(super) shift: S,
     pub(super) elements: PhantomData<&'r T>,
 }
 
-impl<'r, T> Iterator for Iter<'r, T> {
+impl<'r, T, S: Shift> Iterator for Iter<'r, T, S> {
     type Item = &'r T;
 
     #[inline]
     fn next(&mut self) -> Option<&'r T> {
         // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r ForwardNode<T>> = unsafe { self.next?.follow() };
+        let node: Read<&'r ForwardNode<T>> = unsafe { self.next?.follow_at(self.shift) };
         let Some(node) = self.faults.noted(node) else {
             (self.next, self.remaining) = (None, 0);
             return None;
@@ -37,16 +39,16 @@ impl<'r, T> Iterator for Iter<'r, T> {
     }
 }
 
-impl<T> ExactSizeIterator for Iter<'_, T> {}
-impl<T> FusedIterator for Iter<'_, T> {}
+impl<T, S: Shift> ExactSizeIterator for Iter<'_, T, S> {}
+impl<T, S: Shift> FusedIterator for Iter<'_, T, S> {}
 
-impl<T> Clone for Iter<'_, T> {
+impl<T, S: Shift> Clone for Iter<'_, T, S> {
     fn clone(&self) -> Self {
         Self { ..*self }
     }
 }
 
-impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
+impl<T: core::fmt::Debug, S: Shift> core::fmt::Debug for Iter<'_, T, S> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_list().entries(self.clone()).finish()
     }
