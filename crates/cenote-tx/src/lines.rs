@@ -135,11 +135,11 @@ mod tests {
     #[test]
     fn a_table_that_is_cleared_has_the_size_of_what_it_held() {
         let mut table = LineTable::default();
-        let mut slots_after = |lines| {
+        let slots_after = |lines| {
             (0..lines).for_each(|line| table.insert(line, 1));
             table.clear();
             table.slots.len()
         };
-        assert_eq!([5000, 5000, 13, 0].map(|lines| slots_after(lines)), [16384, 16384, 64, 64]);
+        assert_eq!([5000, 5000, 13, 0].map(slots_after), [16384, 16384, 64, 64]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! *Invariants*: ranges are disjoint, and `list` has them in the order of their log entries, which
 //! is the order in which a seal hashes them. `lines` and `long` together hold the bytes of
-//! `list[..indexed]`: ranges of up to [`SHORT_LINES`] lines in `lines`, longer ones in `long`.
+//! `list[..indexed]`: ranges of up to `SHORT_LINES` lines in `lines`, longer ones in `long`.
 //!
 //! | ranges | how they are searched |
 //! | --- | --- |

@@ -156,6 +156,7 @@ mod trim;
 mod tx;
 mod tx_roots;
 mod tx_steps;
+mod type_uses;
 #[doc(hidden)]
 pub mod unlogged;
 mod unwaiting;
@@ -219,5 +220,6 @@ pub use silence::ConnectOptions;
 pub use snapshot::Snapshot;
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
+pub use type_uses::{TypeUse, TypeUses, UnclearPool};
 pub use view::View;
 pub use watch::{Watcher as DaemonWatcher, daemon_stat};

@@ -20,6 +20,7 @@ use cenote_heap::{
     ValueReport,
 };
 use cenote_layout::heap::RootEntry;
+use cenote_layout::types::TypeRecord;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Access, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, StoreError};
@@ -417,9 +418,7 @@ impl PoolInner {
                 if self.store.store.type_record(described.record.id).as_deref()
                     != Some(&described.record)
                 {
-                    // SAFETY: the record is the type's own, from its implementation of `Persist`,
-                    // which is an unsafe trait.
-                    unsafe { self.store.store.register_type(&described.record) }?;
+                    self.register(&described.record)?;
                 }
                 this = this.or(Some(known)); // the type itself is the first of them
             }
@@ -429,6 +428,18 @@ impl PoolInner {
             place.store(core::ptr::from_ref(known).cast_mut(), Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Registers a type of this program, unless a pool has values of another layout.
+    fn register(&self, record: &TypeRecord) -> Result<()> {
+        // SAFETY: the record is the type's own, from its implementation of `Persist`, which is an
+        // unsafe trait.
+        let registered = unsafe { self.store.store.register_type(record) };
+        let differs = matches!(registered, Err(StoreError::TypeMismatch(_)));
+        if differs && (self.store.replace_unused)(&self.store, record)? {
+            return Ok(());
+        }
+        Ok(registered?)
     }
 
     /// Whether `addr` is a live block of type `T` in this pool.

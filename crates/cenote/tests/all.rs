@@ -66,6 +66,7 @@ mod support;
 mod threads;
 mod timed;
 mod torn;
+mod type_uses;
 mod unreadable;
 mod values;
 mod wear_pools;
