@@ -99,7 +99,7 @@ fn find(pool: &Pool, prefix: &str) -> Outcome<()> {
     let view = pool.read()?;
     let Some(book) = view.root::<Book>()? else { return Ok(()) };
     let from = (Bound::Included(prefix), Bound::Unbounded);
-    for (name, contact) in view.get(book)?.by_name.range::<str, _>(&view, from)? {
+    for (name, contact) in view.get(book)?.by_name.range::<str>(&view, from)? {
         if !name.starts_with(prefix) {
             break;
         }

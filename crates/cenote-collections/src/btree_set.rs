@@ -3,7 +3,6 @@
 use crate::btree::{BTreeMap, Entry, Keys, Range};
 use crate::shared::build;
 use cenote::persist::Persist;
-use cenote::shift::{InPlace, Shift};
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 use core::fmt;
@@ -98,7 +97,7 @@ impl<T: Persist> BTreeSet<T> {
     ///
     /// # Errors
     /// As [`BTreeSet::len`].
-    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Keys<'r, T, (), R::Shift>> {
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Keys<'r, T, ()>> {
         self.map.keys(reader)
     }
 
@@ -231,11 +230,11 @@ impl<T: Persist> BTreeSet<T> {
     ///
     /// # Errors
     /// As [`BTreeSet::len`].
-    pub fn range<'r, Q: Ord + ?Sized, R: Reader>(
+    pub fn range<'r, Q: Ord + ?Sized>(
         self,
-        reader: &'r R,
+        reader: &'r impl Reader,
         range: impl RangeBounds<Q>,
-    ) -> Result<RangeOfSet<'r, T, R::Shift>>
+    ) -> Result<RangeOfSet<'r, T>>
     where
         T: Borrow<Q>,
     {
@@ -244,11 +243,11 @@ impl<T: Persist> BTreeSet<T> {
 }
 
 /// The values of a [`BTreeSet`] in a range, rising.
-pub struct RangeOfSet<'r, T, S = InPlace> {
-    range: Range<'r, T, (), S>,
+pub struct RangeOfSet<'r, T> {
+    range: Range<'r, T, ()>,
 }
 
-impl<'r, T, S: Shift> Iterator for RangeOfSet<'r, T, S> {
+impl<'r, T> Iterator for RangeOfSet<'r, T> {
     type Item = &'r T;
 
     fn next(&mut self) -> Option<&'r T> {
@@ -256,15 +255,15 @@ impl<'r, T, S: Shift> Iterator for RangeOfSet<'r, T, S> {
     }
 }
 
-impl<T, S: Shift> DoubleEndedIterator for RangeOfSet<'_, T, S> {
+impl<T> DoubleEndedIterator for RangeOfSet<'_, T> {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.range.next_back().map(|(value, ())| value)
     }
 }
 
-impl<T, S: Shift> FusedIterator for RangeOfSet<'_, T, S> {}
+impl<T> FusedIterator for RangeOfSet<'_, T> {}
 
-impl<T, S> fmt::Debug for RangeOfSet<'_, T, S> {
+impl<T> fmt::Debug for RangeOfSet<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RangeOfSet").finish_non_exhaustive()
     }

@@ -185,10 +185,10 @@ impl<T: Persist> ForwardList<T> {
     ///
     /// # Errors
     /// As [`ForwardList::len`].
-    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Iter<'r, T, R::Shift>> {
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, T>> {
         let ForwardListHeader { first, len, .. } = *open(reader, self.header)?;
-        let (faults, shift) = (reader.faults(), reader.shift());
-        Ok(Iter { next: first, remaining: len as usize, faults, shift, elements: PhantomData })
+        let faults = reader.faults();
+        Ok(Iter { next: first, remaining: len as usize, faults, elements: PhantomData })
     }
 
     /// All elements, from the first, to be changed. Logs all of them: 1 entry each, and a fence for
@@ -225,7 +225,7 @@ impl<T: Persist> ForwardList<T> {
         let mut next = open(reader, self.header)?.first;
         while let Some(node) = next {
             // SAFETY: links of a live header lead to live nodes.
-            let node = unsafe { node.follow_at(reader.shift()) }.or_lost(reader)?;
+            let node = unsafe { node.follow() }.or_lost(reader)?;
             if node.value == *value {
                 return Ok(true);
             }
@@ -468,7 +468,7 @@ impl<T: Persist> ForwardList<T> {
 #[inline]
 unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<ForwardNode<T>>) -> Result<&T> {
     // SAFETY: live by contract; the reader is borrowed as long as the reference.
-    unsafe { Ok(&node.follow_at(reader.shift()).or_lost(reader)?.value) }
+    unsafe { Ok(&node.follow().or_lost(reader)?.value) }
 }
 
 /// The value of a node, logged.

@@ -96,7 +96,7 @@ impl<T: Persist> HashSet<T> {
     ///
     /// # Errors
     /// As [`HashSet::len`].
-    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Keys<'r, T, (), R::Shift>> {
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Keys<'r, T, ()>> {
         self.map.keys(reader)
     }
 

@@ -197,10 +197,10 @@ impl<T: Persist> List<T> {
     ///
     /// # Errors
     /// As [`List::len`].
-    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Iter<'r, T, R::Shift>> {
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, T>> {
         let ListHeader { first, len, last } = *open(reader, self.header)?;
-        let (faults, shift) = (reader.faults(), reader.shift());
-        Ok(Iter { first, last, remaining: len as usize, faults, shift, elements: PhantomData })
+        let faults = reader.faults();
+        Ok(Iter { first, last, remaining: len as usize, faults, elements: PhantomData })
     }
 
     /// All elements, from both ends, to be changed. Logs all of them: 1 entry each, and a fence for
@@ -237,7 +237,7 @@ impl<T: Persist> List<T> {
         let mut next = open(reader, self.header)?.first;
         while let Some(node) = next {
             // SAFETY: links of a live header lead to live nodes.
-            let node = unsafe { node.follow_at(reader.shift()) }.or_lost(reader)?;
+            let node = unsafe { node.follow() }.or_lost(reader)?;
             if node.value == *value {
                 return Ok(true);
             }
@@ -424,15 +424,14 @@ impl<T: Persist> List<T> {
                 let (mut before, mut after) = (None, first);
                 for _ in 0..at {
                     let Some(node) = after else { break };
-                    (before, after) = (after, node.follow_at(reader.shift()).or_lost(reader)?.next);
+                    (before, after) = (after, node.follow().or_lost(reader)?.next);
                 }
                 Ok((before, after))
             } else {
                 let (mut before, mut after) = (last, None);
                 for _ in at..len {
                     let Some(node) = before else { break };
-                    (before, after) =
-                        (node.follow_at(reader.shift()).or_lost(reader)?.previous, before);
+                    (before, after) = (node.follow().or_lost(reader)?.previous, before);
                 }
                 Ok((before, after))
             }
@@ -576,7 +575,7 @@ type Neighbours<T> = (Option<Ptr<ListNode<T>>>, Option<Ptr<ListNode<T>>>);
 #[inline]
 unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<ListNode<T>>) -> Result<&T> {
     // SAFETY: live by contract; the reader is borrowed as long as the reference.
-    unsafe { Ok(&node.follow_at(reader.shift()).or_lost(reader)?.value) }
+    unsafe { Ok(&node.follow().or_lost(reader)?.value) }
 }
 
 /// The value of a node, logged.

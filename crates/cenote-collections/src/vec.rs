@@ -14,7 +14,6 @@ mod sift;
 
 use crate::shared::{Header, OrLost, Range, build, log, log_and_free, open, range, touch_places};
 use cenote::persist::{ArrayOf, Persist};
-use cenote::shift::place_at;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::ptr::{NonNull, copy, copy_nonoverlapping};
 use core::slice;
@@ -66,15 +65,6 @@ persist_block!(
     "cenote/VecHeader",
     VecHeader<T> { array: Option<Ptr<ArrayOf<T>>>, len: u64, capacity: u64 }
 );
-
-/// The first place of the array, where a reader finds it.
-#[inline(always)]
-fn places_at<T>(header: &VecHeader<T>, reader: &impl Reader) -> *mut T {
-    match header.array {
-        None => header.places(),
-        Some(_) => place_at(header.places(), reader.shift()),
-    }
-}
 
 /// A growable array; see [`std::vec::Vec`] for what the methods mean and the [crate] for handles.
 /// An index that is out of bounds is an error or `None`, never a panic.
@@ -147,12 +137,12 @@ impl<T: Persist> Vec<T> {
     #[inline]
     pub fn as_slice(self, reader: &impl Reader) -> Result<&[T]> {
         let header = open(reader, self.header)?;
-        let (start, len) = (places_at(header, reader), header.len as usize * size_of::<T>());
+        let (start, len) = (header.places().addr(), header.len as usize * size_of::<T>());
         // SAFETY: places of a live header's array.
-        unsafe { reader.faults().touch_once(start.addr(), len) }.or_lost(reader)?;
+        unsafe { reader.faults().touch_once(start, len) }.or_lost(reader)?;
         // SAFETY: the first `len` places of a live header's array hold values; nothing changes
         // while the reader is borrowed.
-        Ok(unsafe { slice::from_raw_parts(start, header.len as usize) })
+        Ok(unsafe { slice::from_raw_parts(header.places(), header.len as usize) })
     }
 
     /// All values, to be changed: logged whole. 1 entry.
@@ -199,7 +189,7 @@ impl<T: Persist> Vec<T> {
         // SAFETY: a place of a live header's array with a value; nothing changes while the reader
         // is borrowed.
         unsafe {
-            let place = places_at(header, reader).add(index);
+            let place = header.places().add(index);
             touch_places(place, 1).or_lost(reader)?;
             Ok(Some(&*place))
         }

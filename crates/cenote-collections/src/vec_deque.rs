@@ -19,7 +19,6 @@ use crate::shared::{
     touch_places,
 };
 use cenote::persist::{ArrayOf, Persist};
-use cenote::shift::place_at;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::ptr::{NonNull, copy_nonoverlapping};
 
@@ -87,12 +86,6 @@ impl<T> DequeHeader<T> {
     unsafe fn place(&self, index: usize) -> *mut T {
         // SAFETY: inside the array by contract; of values of no size all have one place.
         unsafe { self.places().add(if size_of::<T>() == 0 { 0 } else { self.slot(index) }) }
-    }
-
-    /// A place of the array, where a reader finds it.
-    #[inline(always)]
-    fn there(&self, place: *mut T, reader: &impl Reader) -> *mut T {
-        if self.array.is_none() { place } else { place_at(place, reader.shift()) }
     }
 
     /// The place before the first value.
@@ -202,7 +195,7 @@ impl<T: Persist> VecDeque<T> {
         // SAFETY: a place of a live header's array with a value; nothing changes while the reader
         // is borrowed.
         unsafe {
-            let place = header.there(header.place(index), reader);
+            let place = header.place(index);
             touch_places(place, 1).or_lost(reader)?;
             Ok(Some(&*place))
         }

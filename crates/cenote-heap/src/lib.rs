@@ -47,7 +47,6 @@ pub mod traced;
 mod values;
 pub mod wear;
 mod wear_error;
-pub mod window;
 
 pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};

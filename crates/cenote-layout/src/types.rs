@@ -11,8 +11,6 @@
 //! type and keep its name. Either way a field moves, appears or changes its type. Then the records
 //! differ and the store refuses; [`TypeRecord::differences`] says where.
 
-mod named;
-
 use crate::id::TypeId;
 use crate::pointer::PointerKind;
 use serde::{Deserialize, Serialize};
@@ -22,8 +20,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
-
-pub use named::TypeNames;
 
 /// The version of records that this release writes and the highest that it understands.
 pub const RECORD_VERSION: u32 = 1;

@@ -1,6 +1,10 @@
 //! Planted bugs: deliberate faults that the tests must find (CONTRIBUTING.md, "Planted bugs").
 //!
-//! Code asks [`planted`]: without the feature `planted-bugs` a constant, else what a test says.
+//! Production code asks [`planted`] where a fault would be plausible. Without the feature
+//! `planted-bugs` the answer is the constant `false` and costs nothing. With it, a test plants one
+//! bug in its own thread, and shows that crash enumeration, or another named test, fails. The same
+//! feature lets a test see the moments between the stores of an update ([`reach`]), and refuse
+//! blocks as a full pool does ([`is_refused`]).
 
 mod active;
 mod copies;
@@ -11,7 +15,6 @@ mod owners;
 mod pointers;
 mod steps;
 mod wear;
-mod windows;
 
 #[cfg(feature = "planted-bugs")]
 pub use active::plant;
@@ -26,7 +29,6 @@ pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
 pub use wear::WearBug;
-pub use windows::WindowBug;
 
 /// Whether this build has the feature `planted-bugs`, as builds of the whole workspace do.
 pub const COMPILED: bool = cfg!(feature = "planted-bugs");
@@ -595,6 +597,4 @@ pub enum Bug {
     Group(GroupBug),
     /// One of owning edges.
     Owned(OwnedBug),
-    /// One of snapshots.
-    Window(WindowBug),
 }

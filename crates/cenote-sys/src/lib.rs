@@ -35,7 +35,6 @@ pub mod numa;
 pub mod pagemap;
 pub mod peek;
 pub mod peer;
-pub mod private_window;
 pub mod probe;
 pub mod process;
 pub mod process_lock;

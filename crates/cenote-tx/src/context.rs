@@ -4,13 +4,12 @@
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
 use cenote_heap::reclaim::{before_change, is_recording};
-use cenote_heap::window::{SnapshotError, gate};
 use cenote_heap::{AllocError, BackingError, Block, FreeError, Heap, RootWay};
 use cenote_layout::error_kind::ErrorKind;
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
-use cenote_medium::planted::{Bug, WindowBug, planted};
+use cenote_medium::planted::{Bug, planted};
 use cenote_protect::AttendedStores;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -56,9 +55,6 @@ pub enum TxError {
         /// Bytes.
         len: u64,
     },
-    /// A page that the step changes could not be kept for snapshots.
-    #[error(transparent)]
-    Snapshot(Box<SnapshotError>),
     /// The range ends beyond the address space.
     #[error("{len} bytes at {addr:#x} end beyond the address space")]
     Range {
@@ -77,7 +73,6 @@ impl TxError {
             Self::Log(error) => error.kind(),
             Self::Alloc(error) => error.kind(),
             Self::Free(error) => error.kind(),
-            Self::Snapshot(error) => error.kind(),
             Self::ZeroSize { .. }
             | Self::AlreadyFreed { .. }
             | Self::PendingRedo { .. }
@@ -90,17 +85,6 @@ impl TxError {
     pub(crate) fn full(size: u64, type_id: TypeId) -> Self {
         let source = BackingError::Limit { requested: size, bytes: 0, size_max: 0 };
         Self::Alloc(AllocError::Full { size, type_id, source })
-    }
-}
-
-/// A range is about to be changed: keeps its pages for snapshots ([`gate`]).
-pub(crate) fn keep(addr: u64, len: u64) -> Result<(), TxError> {
-    if !gate::is_live() {
-        return Ok(());
-    }
-    match gate::before_store(addr, len) {
-        Err(_) if planted(Bug::Window(WindowBug::CopyFailureIgnored)) => Ok(()),
-        kept => kept.map_err(|error| TxError::Snapshot(Box::new(error))),
     }
 }
 
@@ -225,10 +209,7 @@ impl TxContext {
     /// The range is readable, and no other thread writes to it.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn tell(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
-        if !planted(Bug::Window(WindowBug::RangeKeptLate)) {
-            keep(ptr as u64, len as u64)?;
-        }
+    pub(crate) unsafe fn tell(&mut self, ptr: *const u8, len: usize) {
         if is_recording() && !planted(Bug::ReclaimMissesAdd) {
             // SAFETY: passed on.
             unsafe { before_change(ptr as u64, len as u64) };
@@ -237,15 +218,6 @@ impl TxContext {
         let start = ptr.addr() as u64;
         if !self.ranges.covers(start, start.saturating_add(len as u64)) {
             self.stores.begin(ptr.addr(), len);
-        }
-        Ok(())
-    }
-
-    /// For tests: keeps the ranges after they were changed.
-    #[cold]
-    pub(crate) fn keep_late(&self) {
-        for range in self.ranges.list() {
-            let _ = keep(range.start, range.end - range.start);
         }
     }
 

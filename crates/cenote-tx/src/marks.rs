@@ -1,9 +1,6 @@
 //! Marks of blocks that a transaction takes and frees.
 
-use crate::context::{HeapBlock, TxError, keep};
-use cenote_heap::Block;
-use cenote_medium::planted::{Bug, WindowBug, planted};
-use cenote_protect::is_attended;
+use crate::context::HeapBlock;
 use core::sync::atomic::AtomicU8;
 
 #[inline]
@@ -38,23 +35,4 @@ pub(crate) fn release(blocks: &[HeapBlock]) {
         // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
         unsafe { held.heap.as_ref() }.release(&held.block);
     }
-}
-
-/// The mark of a block is about to be changed.
-#[inline]
-pub(crate) fn keep_mark(block: &Block, bug: WindowBug) -> Result<(), TxError> {
-    if !is_attended() || planted(Bug::Window(bug)) {
-        return Ok(());
-    }
-    keep(block.mark.word.as_ptr().addr() as u64, 8)
-}
-
-/// A block is about to be freed: whatever comes into its place, a snapshot may look at it.
-#[cold]
-pub(crate) fn keep_freed(block: &Block) -> Result<(), TxError> {
-    keep_mark(block, WindowBug::FreedMarkNotKept)?;
-    if planted(Bug::Window(WindowBug::FreedBlockNotKept)) {
-        return Ok(());
-    }
-    keep(block.addr.as_ptr().addr() as u64, block.size)
 }

@@ -12,13 +12,12 @@
 use crate::abort::abort;
 use crate::commit::{commit_logged, refuse_lost};
 use crate::context::{HeapBlock, Redo, StoredAt, TxContext, TxError, Volatile};
-use crate::marks::{keep_freed, keep_mark};
 use crate::ranges::Range;
 use cenote_heap::{Block, Cancelled, Heap, RootWay, Taking};
 use cenote_layout::id::TypeId;
 use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, EntryKind, entry_size};
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, LoggedBug, WindowBug, is_refused, planted};
+use cenote_medium::planted::{Bug, LoggedBug, is_refused, planted};
 use cenote_protect::is_attended;
 use cenote_sys::bytes::settle;
 use std::ptr::NonNull;
@@ -218,7 +217,7 @@ impl<'c> Transaction<'c> {
         let start = ptr as u64;
         if is_attended() {
             // SAFETY: passed on; no other thread writes to the range until the transaction ends.
-            unsafe { self.context.tell(ptr, len)? };
+            unsafe { self.context.tell(ptr, len) };
         }
         // SAFETY: writable, and used by this thread alone until the transaction ends (contract of
         // `add`).
@@ -310,7 +309,7 @@ impl<'c> Transaction<'c> {
         if is_attended() {
             // SAFETY: a writable range is readable; no other thread writes to it until the
             // transaction ends.
-            unsafe { self.context.tell(dst, len)? };
+            unsafe { self.context.tell(dst, len) };
         }
         let context = &mut *self.context;
         if context.ranges.overlaps(start, end) {
@@ -395,32 +394,36 @@ impl<'c> Transaction<'c> {
         let writer = &mut context.writer;
         let ranges = &mut context.ranges;
         let is_power = context.persistence.is_power();
-        let mut refused = None;
+        let mut log_error = None;
         let block = heap.alloc_with(size, align, type_id, &mut |block: &Block| {
             // The undo entry stands before the mark is set, so that no crash of processes leaks the
             // block. All entries are there or none: if the block was not given out, an entry that
             // says "clear this mark" would clear the mark of its next owner, and one that says
             // "fresh" would put the next owner's contents under the seal.
             // SAFETY: block and mark are the heap's.
-            let logged = keep_mark(block, WindowBug::AllocationNotKept).and_then(|()| unsafe {
+            let logged = unsafe {
                 if is_power {
                     let early = planted(Bug::MarkedWhenTaken);
                     let taking = if early { Taking::Allocated } else { Taking::Taken };
-                    Ok(log_allocation(writer, ranges, block, size).map(|()| taking)?)
+                    log_allocation(writer, ranges, block, size).map(|()| taking)
                 } else {
                     let mask = (&raw const block.mark.mask).cast();
                     let word = block.mark.word.as_ptr() as u64;
-                    let logged = writer.append(EntryKind::ClearBitsOnAbort, word, 8, mask);
-                    Ok(logged.map(|_| Taking::Allocated)?)
+                    writer
+                        .append(EntryKind::ClearBitsOnAbort, word, 8, mask)
+                        .map(|_| Taking::Allocated)
                 }
-            });
-            logged.map_err(|error| {
-                refused = Some(error);
-                Cancelled
-            })
+            };
+            match logged {
+                Ok(taking) => Ok(taking),
+                Err(error) => {
+                    log_error = Some(error);
+                    Err(Cancelled)
+                }
+            }
         });
-        let block = match (block, refused) {
-            (_, Some(error)) => return Err(error),
+        let block = match (block, log_error) {
+            (_, Some(error)) => return Err(TxError::Log(error)),
             (Err(error), None) => return Err(TxError::Alloc(error)),
             (Ok(block), None) => block,
         };
@@ -474,16 +477,15 @@ impl<'c> Transaction<'c> {
             return Err(TxError::AlreadyFreed { addr });
         }
         let block = heap.find_to_free(addr)?;
-        let kept = if is_attended() { keep_freed(&block) } else { Ok(()) };
         // SAFETY: the mask is readable.
-        let logged = kept.and_then(|()| unsafe {
+        let logged = unsafe {
             let mask = (&raw const block.mark.mask).cast();
             let word = block.mark.word.as_ptr() as u64;
-            Ok(context.writer.append(EntryKind::ClearBitsOnCommit, word, 8, mask)?)
-        });
+            context.writer.append(EntryKind::ClearBitsOnCommit, word, 8, mask)
+        };
         if let Err(error) = logged {
             self.free_refused(heap, &block);
-            return Err(error);
+            return Err(error.into());
         }
         context.tickets |= block.has_ticket;
         if planted(Bug::FreedEarly) {
@@ -522,9 +524,6 @@ impl<'c> Transaction<'c> {
     /// [`LogError::Lost`] the next opener decides whether it was committed.
     #[inline]
     pub fn commit(self) -> Result<(), TxError> {
-        if planted(Bug::Window(WindowBug::RangeKeptLate)) {
-            self.context.keep_late();
-        }
         if self.context.writer.entries() != 0 {
             // An error drops `self`, which aborts.
             commit_logged(self.context)?;

@@ -35,7 +35,6 @@ impl Error {
             Self::Tx(error) => beneath(error, error.kind()),
             Self::NoRoom { source, .. } => beneath(source, source.kind()),
             Self::Reclaim(error) => error.kind(),
-            Self::Snapshot(error) => error.kind(),
             Self::Archive(error) => error.kind(),
             Self::Copy(error) => error.kind(),
             Self::NotWhole { .. } | Self::InvalidValues { .. } => ErrorKind::Damaged,
@@ -44,9 +43,7 @@ impl Error {
             }
             Self::TraceDue { .. } | Self::NotPsynced { .. } => ErrorKind::Unfinished,
             Self::HalfDone { .. } | Self::Aborted(_) => ErrorKind::Aborted,
-            Self::TypeUnknown { .. } => ErrorKind::NotFound,
             Self::Types(_)
-            | Self::TypeUsed { .. }
             | Self::Dangling { .. }
             | Self::RootType { .. }
             | Self::NamedRootType { .. }

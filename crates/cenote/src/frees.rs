@@ -371,7 +371,7 @@ impl<'p> Tx<'p> {
         if at != 0 && pool.is_live::<Frees>(at) {
             return Ok(Some(ListPlace(at)));
         }
-        let Some(directory) = directory(pool.into())? else { return Ok(None) };
+        let Some(directory) = directory(pool)? else { return Ok(None) };
         let Some(found) = find(self, directory, FREES_ROOT.as_bytes())? else { return Ok(None) };
         let target: RootEntry = self.get(found.entry)?.target.into();
         pool.know::<Frees>()?;

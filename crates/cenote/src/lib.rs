@@ -129,7 +129,6 @@ mod owning_field;
 mod patience;
 pub mod persist;
 mod pool;
-mod pool_windows;
 mod process_lock;
 mod protected_pool;
 mod psync;
@@ -144,10 +143,7 @@ mod registry;
 mod relocate;
 mod running;
 mod session;
-#[doc(hidden)]
-pub mod shift;
 mod silence;
-mod snapshot;
 mod store;
 mod thread_log;
 mod timed;
@@ -156,7 +152,6 @@ mod trim;
 mod tx;
 mod tx_roots;
 mod tx_steps;
-mod type_uses;
 #[doc(hidden)]
 pub mod unlogged;
 mod unwaiting;
@@ -165,7 +160,6 @@ mod viewed;
 mod wait_limit;
 mod waits;
 mod watch;
-mod windows;
 
 pub use announced::Stores;
 pub use archiving::{
@@ -175,7 +169,6 @@ pub use archiving::{
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::wear::{WearDamage, WearStats};
-pub use cenote_heap::window::{SnapshotError, SnapshotHolder};
 pub use cenote_heap::{
     AllocError, Damage as HeapDamage, FreeError, HeapReport, HeapStats, OpenError as HeapOpenError,
     RecoverError, RecoveryReport, RootError, SuperblockInfo, TraceOptions, TraceProgress,
@@ -217,9 +210,7 @@ pub use reclaim::{
 pub use recovery::{OnRecovery, RecoveryOptions, RecoveryProgress};
 pub use session::Store;
 pub use silence::ConnectOptions;
-pub use snapshot::Snapshot;
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
-pub use type_uses::{TypeUse, TypeUses, UnclearPool};
 pub use view::View;
 pub use watch::{Watcher as DaemonWatcher, daemon_stat};

@@ -23,7 +23,6 @@ use crate::open_pool::PoolInner;
 use crate::persist::{LayoutBuilder, Persist, TypeId};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{NamedRoot, Reader};
-use cenote_heap::window::Window;
 use cenote_layout::checksum::checksum;
 use cenote_layout::frees::FREES_ROOT;
 use cenote_layout::heap::RootEntry;
@@ -141,67 +140,32 @@ pub(crate) fn chain_field(chain: usize) -> Option<FieldOffset<Directory, Option<
     field!(Directory, chains).element(chain)
 }
 
-/// Where roots are read: in a pool, or in a window of it.
-#[derive(Clone, Copy)]
-pub(crate) struct Rooted<'p> {
-    pub(crate) pool: &'p PoolInner,
-    pub(crate) window: Option<&'p Window>,
-}
-
-impl<'p> From<&'p PoolInner> for Rooted<'p> {
-    fn from(pool: &'p PoolInner) -> Self {
-        Self { pool, window: None }
-    }
-}
-
-impl Rooted<'_> {
-    fn entry(&self, index: u16) -> Result<RootEntry> {
-        match self.window {
-            None => self.pool.root_entry(index),
-            Some(window) => Ok(window.root(index)?),
-        }
-    }
-
-    fn is_live<T: Persist>(&self, addr: u64) -> bool {
-        match self.window {
-            None => self.pool.is_live::<T>(addr),
-            Some(window) => window.is_live(addr, T::TYPE_ID) && self.pool.is_settled::<T>(),
-        }
-    }
-
-    fn distance(&self) -> u64 {
-        self.window.map_or(0, Window::distance)
-    }
-}
-
-/// The pool's directory, if a name was ever given. The caller holds a view, a transaction or a
-/// snapshot of the pool.
-pub(crate) fn directory(place: Rooted<'_>) -> Result<Option<Ptr<Directory>>> {
-    let (pool, entry) = (place.pool, place.entry(DIRECTORY_ROOT)?);
+/// The pool's directory, if a name was ever given. The caller holds a view or a transaction of the
+/// pool.
+pub(crate) fn directory(pool: &PoolInner) -> Result<Option<Ptr<Directory>>> {
+    let entry = pool.root_entry(DIRECTORY_ROOT)?;
     if entry.addr == 0 || entry.type_id != Directory::TYPE_ID {
         return Ok(None);
     }
     pool.know::<Directory>()?;
-    if !place.is_live::<Directory>(entry.addr) {
+    if !pool.is_live::<Directory>(entry.addr) {
         return Err(pool.dangling::<Directory>(entry.addr));
     }
-    pool.readable(entry.addr.wrapping_add(place.distance()), size_of::<Directory>())?;
+    pool.readable(entry.addr, size_of::<Directory>())?;
     // SAFETY: a live block of this type, whose layout the store has confirmed.
     Ok(unsafe { Ptr::from_addr(entry.addr) })
 }
 
 /// Numbered root `index`, wherever it is kept. The caller holds a view or a transaction of the
 /// pool.
-pub(crate) fn numbered(place: Rooted<'_>, index: u16) -> Result<RootEntry> {
+pub(crate) fn numbered(pool: &PoolInner, index: u16) -> Result<RootEntry> {
     if index == DIRECTORY_ROOT
-        && let Some(directory) = directory(place)?
+        && let Some(directory) = directory(pool)?
     {
-        let there = directory.as_ptr().wrapping_byte_add(place.distance() as usize);
-        // SAFETY: a live block, which no thread changes while the pool is held, or where a window
-        // has it; read here and now.
-        return Ok(unsafe { &*there }.numbered.into());
+        // SAFETY: a live block, which no thread changes while the pool is held; read here and now.
+        return Ok(unsafe { directory.as_ref() }.numbered.into());
     }
-    place.entry(index)
+    pool.root_entry(index)
 }
 
 /// What the store calls a type.
@@ -211,8 +175,8 @@ pub(crate) fn type_name(pool: &PoolInner, id: TypeId) -> String {
 }
 
 /// What numbered root `index` leads to. The caller holds a view or a transaction of the pool.
-pub(crate) fn root<T: Persist>(place: Rooted<'_>, index: u16) -> Result<Option<Ptr<T>>> {
-    let (pool, entry) = (place.pool, numbered(place, index)?);
+pub(crate) fn root<T: Persist>(pool: &PoolInner, index: u16) -> Result<Option<Ptr<T>>> {
+    let entry = numbered(pool, index)?;
     if entry.addr == 0 {
         return Ok(None);
     }
@@ -227,7 +191,7 @@ pub(crate) fn root<T: Persist>(place: Rooted<'_>, index: u16) -> Result<Option<P
         });
     }
     pool.know::<T>()?;
-    if !place.is_live::<T>(entry.addr) {
+    if !pool.is_live::<T>(entry.addr) {
         return Err(pool.dangling::<T>(entry.addr));
     }
     // SAFETY: a live block of type `T`, whose layout the store has just confirmed.
@@ -269,14 +233,13 @@ pub(crate) fn is_hidden(name: &[u8]) -> bool {
 /// What the root of this name leads to.
 pub(crate) fn get<T: Persist, R: Reader>(
     reader: &R,
-    place: Rooted<'_>,
+    pool: &PoolInner,
     name: &str,
 ) -> Result<Option<Ptr<T>>> {
-    let pool = place.pool;
     if is_hidden(name.as_bytes()) {
         return Ok(None);
     }
-    let Some(directory) = directory(place)? else { return Ok(None) };
+    let Some(directory) = directory(pool)? else { return Ok(None) };
     let Some(found) = find(reader, directory, name.as_bytes())? else { return Ok(None) };
     let target: RootEntry = reader.get(found.entry)?.target.into();
     if target.type_id != T::TYPE_ID {
@@ -296,8 +259,8 @@ pub(crate) fn get<T: Persist, R: Reader>(
 }
 
 /// All names, sorted.
-pub(crate) fn list<R: Reader>(reader: &R, place: Rooted<'_>) -> Result<Vec<NamedRoot>> {
-    let Some(directory) = directory(place)? else { return Ok(Vec::new()) };
+pub(crate) fn list<R: Reader>(reader: &R, pool: &PoolInner) -> Result<Vec<NamedRoot>> {
+    let Some(directory) = directory(pool)? else { return Ok(Vec::new()) };
     let mut roots = Vec::new();
     let mut seen = HashSet::new();
     for chain in &reader.get(directory)?.chains {

@@ -9,7 +9,6 @@ use crate::known::{KnownType, known_types};
 use crate::lost::touch;
 use crate::one_type::one_rust_type;
 use crate::persist::{ArrayOf, Persist, Reach, TypeId, described, types_from};
-use crate::pool_windows::PoolWindows;
 use crate::protected_pool::ProtectedPool;
 use crate::ptr::Ptr;
 use crate::readers::{Readers, shares};
@@ -20,7 +19,6 @@ use cenote_heap::{
     ValueReport,
 };
 use cenote_layout::heap::RootEntry;
-use cenote_layout::types::TypeRecord;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Access, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, StoreError};
@@ -121,8 +119,6 @@ pub(crate) struct PoolParts {
     /// It is protected at rest: its transactions are in logs without files.
     pub(crate) hidden: bool,
     pub(crate) frees: FreesHint,
-    /// What snapshots look through.
-    pub(crate) windows: PoolWindows,
     /// How many want it psynced before a transaction is acknowledged.
     pub(crate) psync_on_commit: AtomicU32,
     /// What was asked for; a policy may have given less.
@@ -263,7 +259,6 @@ impl PoolInner {
             hidden: handle.at_rest() != AtRest::None,
             handle,
             frees: FreesHint::default(),
-            windows: PoolWindows::default(),
             psync_on_commit: AtomicU32::new(0),
             wanted: access,
             listed: None,
@@ -418,7 +413,9 @@ impl PoolInner {
                 if self.store.store.type_record(described.record.id).as_deref()
                     != Some(&described.record)
                 {
-                    self.register(&described.record)?;
+                    // SAFETY: the record is the type's own, from its implementation of `Persist`,
+                    // which is an unsafe trait.
+                    unsafe { self.store.store.register_type(&described.record) }?;
                 }
                 this = this.or(Some(known)); // the type itself is the first of them
             }
@@ -430,18 +427,6 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Registers a type of this program, unless a pool has values of another layout.
-    fn register(&self, record: &TypeRecord) -> Result<()> {
-        // SAFETY: the record is the type's own, from its implementation of `Persist`, which is an
-        // unsafe trait.
-        let registered = unsafe { self.store.store.register_type(record) };
-        let differs = matches!(registered, Err(StoreError::TypeMismatch(_)));
-        if differs && (self.store.replace_unused)(&self.store, record)? {
-            return Ok(());
-        }
-        Ok(registered?)
-    }
-
     /// Whether `addr` is a live block of type `T` in this pool.
     ///
     /// A `Ptr<T>` was made where a store agreed with this program about `T`. Another store need
@@ -449,13 +434,8 @@ impl PoolInner {
     /// asked.
     #[inline]
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
-        self.heap.is_live(addr, T::TYPE_ID) && self.is_settled::<T>()
-    }
-
-    /// Whether the store agrees with this program about a type.
-    #[inline(always)]
-    pub(crate) fn is_settled<T: Persist>(&self) -> bool {
-        self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(TypeOf::of::<T>())
+        self.heap.is_live(addr, T::TYPE_ID)
+            && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(TypeOf::of::<T>()))
     }
 
     /// As [`PoolInner::is_live`].

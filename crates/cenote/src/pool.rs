@@ -303,7 +303,6 @@ impl Pool {
         let _entered = Entered::new(&frame);
         let _guards = lock_all(&all)?;
         let _turns = turns(&all)?;
-        self.inner.refuse_snapshots("what they look at cannot be collected")?;
         let heaps: Heaps<'_> = all.iter().map(|pool| (pool.handle.id(), &pool.heap)).collect();
         let reached = reached_from_elsewhere(&store.store, &StoreTypes(&store.store), &heaps)
             .map_err(|(_, error)| error)?;
@@ -331,7 +330,7 @@ impl Pool {
     /// forked process.
     pub fn named_roots(&self) -> Result<Vec<NamedRoot>> {
         let view = self.view()?;
-        names::list(&view, (&*self.inner).into())
+        names::list(&view, &self.inner)
     }
 
     /// The pool as blocks and roots, for tools.

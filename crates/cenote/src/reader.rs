@@ -1,5 +1,4 @@
-//! Reading, which a [`View`](crate::View), a transaction ([`Tx`](crate::Tx)) and a
-//! [`Snapshot`](crate::Snapshot) have in common.
+//! Reading, which a [`View`](crate::View) and a transaction ([`Tx`](crate::Tx)) have in common.
 
 use crate::error::{Error, Result};
 use crate::heap_ptr::HeapPtr;
@@ -7,7 +6,6 @@ use crate::holder::RegionPtr;
 use crate::lost::{Faults, Lost};
 use crate::persist::{ArrayOf, Persist, TypeId};
 use crate::ptr::Ptr;
-use crate::shift::Shift;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, PointerBug, planted};
 
@@ -37,17 +35,8 @@ pub struct NamedRoot {
 
 /// Read access to pools. References live as long as the access, and nothing that they lead to
 /// changes meanwhile: a view excludes writers, a transaction gives out shared references only while
-/// it is not used to write, and a snapshot shows pages that are copied before they change.
+/// it is not used to write.
 pub trait Reader: sealed::Sealed {
-    /// Where values are found, for collections: at the addresses that pointers say, or at a
-    /// distance from them.
-    #[doc(hidden)]
-    type Shift: Shift;
-
-    /// The distance, for collections.
-    #[doc(hidden)]
-    fn shift(&self) -> Self::Shift;
-
     /// The value that a pointer leads to, after a check that there is a live value of this type: a
     /// few instructions.
     ///

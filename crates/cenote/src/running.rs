@@ -46,7 +46,6 @@ pub(crate) fn run<R, E: From<Error>>(
         Covered::One(pool) => Guards::One(pool.lock_to_write()?),
         Covered::Many(pools) => Guards::Many(lock_all(pools)?),
     };
-    covered.all().iter().for_each(|pool| pool.windows.note_writer());
     // Given back before the guards, after the transaction has ended.
     let _turns = match covered {
         Covered::One(pool) => Turns::One(pool.write_turn()?),

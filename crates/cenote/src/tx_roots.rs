@@ -72,7 +72,7 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// As [`Reader::root_at`]; [`Error::NotInTransaction`].
     pub fn root_in<T: Persist>(&self, pool: &Pool, index: u16) -> Result<Option<Ptr<T>>> {
-        names::root(self.covered_pool(pool)?.into(), index)
+        names::root(self.covered_pool(pool)?, index)
     }
 
     /// What a root entry says that leads to `root`, which is checked.
@@ -151,7 +151,7 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// As [`Reader::named_root`]; [`Error::NotInTransaction`].
     pub fn named_root_in<T: Persist>(&self, pool: &Pool, name: &str) -> Result<Option<Ptr<T>>> {
-        names::get(self, self.covered_pool(pool)?.into(), name)
+        names::get(self, self.covered_pool(pool)?, name)
     }
 
     /// Takes a name away, of a root of any type; whether there was one. The value stays allocated.
@@ -195,7 +195,7 @@ fn set_numbered(tx: &mut Tx<'_>, pool: &PoolInner, index: u16, entry: RootEntry)
     if index != DIRECTORY_ROOT {
         return Ok(false);
     }
-    let Some(directory) = directory(pool.into())? else { return Ok(false) };
+    let Some(directory) = directory(pool)? else { return Ok(false) };
     tx.set(directory, field!(Directory, numbered), entry.into())?;
     Ok(true)
 }
@@ -216,7 +216,7 @@ pub(crate) fn set_bytes<'p>(
     bytes: &[u8],
     root: RootEntry,
 ) -> Result<()> {
-    let directory = match directory(pool.into())? {
+    let directory = match directory(pool)? {
         Some(directory) => directory,
         None => make(tx, pool)?,
     };
@@ -255,7 +255,7 @@ fn remove(tx: &mut Tx<'_>, pool: &PoolInner, name: &str) -> Result<bool> {
     if is_hidden(name.as_bytes()) {
         return Ok(false);
     }
-    let Some(directory) = directory(pool.into())? else { return Ok(false) };
+    let Some(directory) = directory(pool)? else { return Ok(false) };
     let Some(found) = find(tx, directory, name.as_bytes())? else { return Ok(false) };
     let next = tx.get(found.entry)?.next;
     match (found.before, chain_field(chain_of(name.as_bytes()))) {

@@ -9,7 +9,6 @@ use crate::persist::{ArrayOf, Persist};
 use crate::process_lock::ReadTurn;
 use crate::ptr::Ptr;
 use crate::reader::{NamedRoot, Reader, sealed};
-use crate::shift::InPlace;
 use crate::viewed;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
@@ -143,13 +142,6 @@ impl sealed::Sealed for View<'_> {
 }
 
 impl Reader for View<'_> {
-    type Shift = InPlace;
-
-    #[inline(always)]
-    fn shift(&self) -> InPlace {
-        InPlace
-    }
-
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
         if !self.pool.is_live::<T>(ptr.addr()) {
@@ -181,14 +173,14 @@ impl Reader for View<'_> {
     }
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
-        names::root(self.pool.into(), index)
+        names::root(self.pool, index)
     }
 
     fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {
-        names::get(self, self.pool.into(), name)
+        names::get(self, self.pool, name)
     }
 
     fn named_roots(&self) -> Result<Vec<NamedRoot>> {
-        names::list(self, self.pool.into())
+        names::list(self, self.pool)
     }
 }

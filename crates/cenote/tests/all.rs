@@ -66,7 +66,6 @@ mod support;
 mod threads;
 mod timed;
 mod torn;
-mod type_uses;
 mod unreadable;
 mod values;
 mod wear_pools;

@@ -20,18 +20,16 @@ pub mod puddles_table3;
 pub mod ralloc_figure6;
 pub mod relocation;
 pub mod sensors;
-pub mod snapshots;
 pub mod steady;
 
 pub use figure::{Body, Figure, Rows};
 
 /// All of them.
-pub const FIGURES: [Figure; 28] = [
+pub const FIGURES: [Figure; 27] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
     checked::FIGURE,
-    snapshots::FIGURE,
     allocators::FIGURE,
     steady::FIGURE,
     open_after_kill::FIGURE,

@@ -10,7 +10,6 @@ use super::{BTreeHeader, BTreeMap};
 use crate::shared::{OrLost, Read, open};
 use cenote::lost::Faults;
 use cenote::persist::Persist;
-use cenote::shift::{InPlace, Shift};
 use cenote::{Ptr, Reader, Result};
 use core::borrow::Borrow;
 use core::fmt;
@@ -32,11 +31,10 @@ impl<K, V> Clone for Position<'_, K, V> {
 impl<K, V> Copy for Position<'_, K, V> {}
 
 /// The entries of a [`BTreeMap`] in a range of keys, by rising key.
-pub struct Range<'r, K, V, S = InPlace> {
+pub struct Range<'r, K, V> {
     /// `None` if there is nothing left.
     ends: Option<(Position<'r, K, V>, Position<'r, K, V>)>,
     faults: &'r Faults,
-    shift: S,
 }
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
@@ -44,18 +42,17 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Iter<'r, K, V, R::Shift>> {
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, K, V>> {
         let header = open(reader, self.header)?;
-        let (shift, faults) = (reader.shift(), reader.faults());
-        let ends = ends_of(header, shift).or_lost(reader)?;
-        Ok(Iter { range: Range { ends, faults, shift }, remaining: header.len as usize })
+        let (ends, faults) = (ends_of(header).or_lost(reader)?, reader.faults());
+        Ok(Iter { range: Range { ends, faults }, remaining: header.len as usize })
     }
 
     /// All keys, rising.
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn keys<'r, R: Reader>(self, reader: &'r R) -> Result<Keys<'r, K, V, R::Shift>> {
+    pub fn keys<'r>(self, reader: &'r impl Reader) -> Result<Keys<'r, K, V>> {
         Ok(Keys { iter: self.iter(reader)? })
     }
 
@@ -63,7 +60,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn values<'r, R: Reader>(self, reader: &'r R) -> Result<Values<'r, K, V, R::Shift>> {
+    pub fn values<'r>(self, reader: &'r impl Reader) -> Result<Values<'r, K, V>> {
         Ok(Values { iter: self.iter(reader)? })
     }
 
@@ -72,52 +69,50 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn range<'r, Q: Ord + ?Sized, R: Reader>(
+    pub fn range<'r, Q: Ord + ?Sized>(
         self,
-        reader: &'r R,
+        reader: &'r impl Reader,
         range: impl RangeBounds<Q>,
-    ) -> Result<Range<'r, K, V, R::Shift>>
+    ) -> Result<Range<'r, K, V>>
     where
         K: Borrow<Q>,
     {
-        let header = open(reader, self.header)?;
-        let (faults, shift) = (reader.faults(), reader.shift());
+        let (header, faults) = (open(reader, self.header)?, reader.faults());
         let (start, end) = (range.start_bound(), range.end_bound());
         if let (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) =
             (start, end)
             && a > b
         {
-            return Ok(Range { ends: None, faults, shift });
+            return Ok(Range { ends: None, faults });
         }
-        let ends = ends_of(header, shift).or_lost(reader)?;
-        let Some((first, last)) = ends else { return Ok(Range { ends: None, faults, shift }) };
+        let ends = ends_of(header).or_lost(reader)?;
+        let Some((first, last)) = ends else { return Ok(Range { ends: None, faults }) };
         // SAFETY: a live header; the reader is borrowed as long as the range.
         let (front, back) = unsafe {
             let front = match start {
                 Bound::Unbounded => Some(first),
-                Bound::Included(key) => position(header, key, (false, shift)).or_lost(reader)?,
-                Bound::Excluded(key) => position(header, key, (true, shift)).or_lost(reader)?,
+                Bound::Included(key) => position(header, key, false).or_lost(reader)?,
+                Bound::Excluded(key) => position(header, key, true).or_lost(reader)?,
             };
             let back = match end {
                 Bound::Unbounded => Some(last),
-                Bound::Included(key) => position(header, key, (true, shift)).or_lost(reader)?,
-                Bound::Excluded(key) => position(header, key, (false, shift)).or_lost(reader)?,
+                Bound::Included(key) => position(header, key, true).or_lost(reader)?,
+                Bound::Excluded(key) => position(header, key, false).or_lost(reader)?,
             };
             (front, back)
         };
-        Ok(Range { ends: front.zip(back), faults, shift })
+        Ok(Range { ends: front.zip(back), faults })
     }
 }
 
 /// Before the first entry and behind the last one.
 #[allow(clippy::type_complexity, reason = "two positions")]
-fn ends_of<K, V, S: Shift>(
+fn ends_of<K, V>(
     header: &BTreeHeader<K, V>,
-    shift: S,
 ) -> Read<Option<(Position<'_, K, V>, Position<'_, K, V>)>> {
     let Some((first, last)) = header.first.zip(header.last) else { return Ok(None) };
     // SAFETY: links of a live header, which is borrowed from a reader, lead to live nodes.
-    let (first, last) = unsafe { (first.follow_at(shift)?, last.follow_at(shift)?) };
+    let (first, last) = unsafe { (first.follow()?, last.follow()?) };
     Ok(Some((Position { leaf: first, index: 0 }, Position { leaf: last, index: last.len() })))
 }
 
@@ -125,13 +120,13 @@ fn ends_of<K, V, S: Shift>(
 ///
 /// # Safety
 /// What a live header says, and nothing changes as long as `'r` lasts.
-unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized, S: Shift>(
+unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized>(
     header: &'r BTreeHeader<K, V>,
     key: &Q,
-    (behind, shift): (bool, S),
+    behind: bool,
 ) -> Read<Option<Position<'r, K, V>>> {
     // SAFETY: passed on.
-    let Some(leaf) = (unsafe { header.leaf_for(key, shift)? }) else { return Ok(None) };
+    let Some(leaf) = (unsafe { header.leaf_for(key)? }) else { return Ok(None) };
     let index = match leaf.search(key) {
         Ok(index) => index + usize::from(behind),
         Err(index) => index,
@@ -144,18 +139,15 @@ unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized, S: Shift>(
 /// # Safety
 /// A live leaf, which does not change as long as `'r` lasts.
 #[inline(always)]
-unsafe fn readable<'r, K, V, S: Shift>(
-    leaf: Ptr<Leaf<K, V>>,
-    (faults, shift): (&Faults, S),
-) -> Option<&'r Leaf<K, V>> {
+unsafe fn readable<'r, K, V>(leaf: Ptr<Leaf<K, V>>, faults: &Faults) -> Option<&'r Leaf<K, V>> {
     // SAFETY: passed on.
-    faults.noted(unsafe { leaf.follow_at(shift) })
+    faults.noted(unsafe { leaf.follow() })
 }
 
 /// A leaf and an index in it.
 type End<'r, K, V> = (&'r Leaf<K, V>, usize);
 
-impl<'r, K, V, S: Shift> Range<'r, K, V, S> {
+impl<'r, K, V> Range<'r, K, V> {
     /// Where the range begins and where it ends; `None` if there is nothing in it.
     pub(super) fn ends(&self) -> Option<(End<'r, K, V>, End<'r, K, V>)> {
         self.ends.map(|(front, back)| ((front.leaf, front.index), (back.leaf, back.index)))
@@ -177,7 +169,7 @@ impl<'r, K, V, S: Shift> Range<'r, K, V, S> {
             }
             let Some(next) = front.leaf.next else { break };
             // SAFETY: links lead to live nodes; nothing changes as long as the reader is borrowed.
-            let Some(leaf) = (unsafe { readable(next, (self.faults, self.shift)) }) else { break };
+            let Some(leaf) = (unsafe { readable(next, self.faults) }) else { break };
             *front = Position { leaf, index: 0 };
         }
         self.ends = None;
@@ -199,9 +191,7 @@ impl<'r, K, V, S: Shift> Range<'r, K, V, S> {
             }
             let Some(previous) = back.leaf.previous else { break };
             // SAFETY: as in `step`.
-            let Some(leaf) = (unsafe { readable(previous, (self.faults, self.shift)) }) else {
-                break;
-            };
+            let Some(leaf) = (unsafe { readable(previous, self.faults) }) else { break };
             *back = Position { leaf, index: leaf.len() };
         }
         self.ends = None;
@@ -209,7 +199,7 @@ impl<'r, K, V, S: Shift> Range<'r, K, V, S> {
     }
 }
 
-impl<'r, K, V, S: Shift> Iterator for Range<'r, K, V, S> {
+impl<'r, K, V> Iterator for Range<'r, K, V> {
     type Item = (&'r K, &'r V);
 
     #[inline]
@@ -218,34 +208,34 @@ impl<'r, K, V, S: Shift> Iterator for Range<'r, K, V, S> {
     }
 }
 
-impl<K, V, S: Shift> DoubleEndedIterator for Range<'_, K, V, S> {
+impl<K, V> DoubleEndedIterator for Range<'_, K, V> {
     #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step_back().map(|entry| (&entry.key, &entry.value))
     }
 }
 
-impl<K, V, S: Shift> FusedIterator for Range<'_, K, V, S> {}
+impl<K, V> FusedIterator for Range<'_, K, V> {}
 
-impl<K, V, S: Shift> Clone for Range<'_, K, V, S> {
+impl<K, V> Clone for Range<'_, K, V> {
     fn clone(&self) -> Self {
-        Self { ends: self.ends, faults: self.faults, shift: self.shift }
+        Self { ends: self.ends, faults: self.faults }
     }
 }
 
-impl<K: fmt::Debug, V: fmt::Debug, S: Shift> fmt::Debug for Range<'_, K, V, S> {
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Range<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.clone()).finish()
     }
 }
 
 /// All entries of a [`BTreeMap`], by rising key.
-pub struct Iter<'r, K, V, S = InPlace> {
-    pub(super) range: Range<'r, K, V, S>,
+pub struct Iter<'r, K, V> {
+    pub(super) range: Range<'r, K, V>,
     remaining: usize,
 }
 
-impl<'r, K, V, S: Shift> Iterator for Iter<'r, K, V, S> {
+impl<'r, K, V> Iterator for Iter<'r, K, V> {
     type Item = (&'r K, &'r V);
 
     #[inline]
@@ -260,7 +250,7 @@ impl<'r, K, V, S: Shift> Iterator for Iter<'r, K, V, S> {
     }
 }
 
-impl<K, V, S: Shift> DoubleEndedIterator for Iter<'_, K, V, S> {
+impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
     #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         let next = self.range.next_back();
@@ -269,34 +259,34 @@ impl<K, V, S: Shift> DoubleEndedIterator for Iter<'_, K, V, S> {
     }
 }
 
-impl<K, V, S: Shift> ExactSizeIterator for Iter<'_, K, V, S> {}
-impl<K, V, S: Shift> FusedIterator for Iter<'_, K, V, S> {}
+impl<K, V> ExactSizeIterator for Iter<'_, K, V> {}
+impl<K, V> FusedIterator for Iter<'_, K, V> {}
 
-impl<K, V, S: Shift> Clone for Iter<'_, K, V, S> {
+impl<K, V> Clone for Iter<'_, K, V> {
     fn clone(&self) -> Self {
         Self { range: self.range.clone(), remaining: self.remaining }
     }
 }
 
-impl<K: fmt::Debug, V: fmt::Debug, S: Shift> fmt::Debug for Iter<'_, K, V, S> {
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Iter<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.clone()).finish()
     }
 }
 
 /// The keys of a [`BTreeMap`], rising.
-pub struct Keys<'r, K, V, S = InPlace> {
-    iter: Iter<'r, K, V, S>,
+pub struct Keys<'r, K, V> {
+    iter: Iter<'r, K, V>,
 }
 
 /// The values of a [`BTreeMap`], by rising key.
-pub struct Values<'r, K, V, S = InPlace> {
-    iter: Iter<'r, K, V, S>,
+pub struct Values<'r, K, V> {
+    iter: Iter<'r, K, V>,
 }
 
 macro_rules! half {
     ($type:ident, $item:ident, $index:tt) => {
-        impl<'r, K, V, S: Shift> Iterator for $type<'r, K, V, S> {
+        impl<'r, K, V> Iterator for $type<'r, K, V> {
             type Item = &'r $item;
 
             #[inline]
@@ -309,23 +299,23 @@ macro_rules! half {
             }
         }
 
-        impl<K, V, S: Shift> DoubleEndedIterator for $type<'_, K, V, S> {
+        impl<K, V> DoubleEndedIterator for $type<'_, K, V> {
             #[inline]
             fn next_back(&mut self) -> Option<Self::Item> {
                 self.iter.next_back().map(|entry| entry.$index)
             }
         }
 
-        impl<K, V, S: Shift> ExactSizeIterator for $type<'_, K, V, S> {}
-        impl<K, V, S: Shift> FusedIterator for $type<'_, K, V, S> {}
+        impl<K, V> ExactSizeIterator for $type<'_, K, V> {}
+        impl<K, V> FusedIterator for $type<'_, K, V> {}
 
-        impl<K, V, S: Shift> Clone for $type<'_, K, V, S> {
+        impl<K, V> Clone for $type<'_, K, V> {
             fn clone(&self) -> Self {
                 Self { iter: self.iter.clone() }
             }
         }
 
-        impl<K, V, S: Shift> fmt::Debug for $type<'_, K, V, S>
+        impl<K, V> fmt::Debug for $type<'_, K, V>
         where
             $item: fmt::Debug,
         {

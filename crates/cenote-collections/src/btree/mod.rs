@@ -28,7 +28,6 @@ pub use iter_mut::{IterMut, RangeMut, ValuesMut};
 
 use crate::shared::{DESTROYED, Header, OrLost, Read, free_destroyed, log, open, range};
 use cenote::persist::Persist;
-use cenote::shift::Shift;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 use node::{Child, InnerNode, Leaf, Slots};
@@ -94,11 +93,7 @@ impl<K, V> BTreeHeader<K, V> {
     /// # Safety
     /// What a live header says, and nothing changes as long as `'r` lasts.
     #[inline]
-    unsafe fn leaf_for<'r, Q: Ord + ?Sized, S: Shift>(
-        &self,
-        key: &Q,
-        shift: S,
-    ) -> Read<Option<&'r Leaf<K, V>>>
+    unsafe fn leaf_for<'r, Q: Ord + ?Sized>(&self, key: &Q) -> Read<Option<&'r Leaf<K, V>>>
     where
         K: Borrow<Q> + 'r,
         V: 'r,
@@ -108,13 +103,13 @@ impl<K, V> BTreeHeader<K, V> {
         unsafe {
             let Some(mut child) = self.root() else { return Ok(None) };
             for _ in 0..self.height {
-                let inner: &InnerNode<K, V> = child.cast().follow_at(shift)?;
+                let inner: &InnerNode<K, V> = child.cast().follow()?;
                 match inner.child(inner.search(key)) {
                     Some(next) => child = next,
                     None => return Ok(None),
                 }
             }
-            child.follow_at(shift).map(Some)
+            child.follow().map(Some)
         }
     }
 }
@@ -242,7 +237,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         let header = open(reader, self.header)?;
         // SAFETY: a live header; the reader is borrowed as long as the reference. A position that
         // is found is less than the length.
-        let leaf = unsafe { header.leaf_for(key, reader.shift()) }.or_lost(reader)?;
+        let leaf = unsafe { header.leaf_for(key) }.or_lost(reader)?;
         // SAFETY: as above.
         Ok(leaf.and_then(|leaf| Some(unsafe { leaf.entry(leaf.search(key).ok()?) })))
     }
@@ -273,16 +268,14 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         // SAFETY: a live header, whose links lead to live nodes; the reader is borrowed as long as
         // the references. The position is less than the length.
         unsafe {
-            let Some(leaf) = header.leaf_for::<K, _>(key, reader.shift()).or_lost(reader)? else {
-                return Ok(None);
-            };
+            let Some(leaf) = header.leaf_for::<K>(key).or_lost(reader)? else { return Ok(None) };
             let behind = leaf.search::<K>(key).map_or_else(|at| at, |at| at + 1);
             let found = match behind.checked_sub(1) {
                 Some(at) => Some((leaf, at)),
                 None => match leaf.previous {
                     None => None,
                     Some(previous) => {
-                        let leaf = previous.follow_at(reader.shift()).or_lost(reader)?;
+                        let leaf = previous.follow().or_lost(reader)?;
                         leaf.len().checked_sub(1).map(|at| (leaf, at))
                     }
                 },

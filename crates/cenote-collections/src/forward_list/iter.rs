@@ -4,26 +4,24 @@ use super::ForwardNode;
 use crate::shared::Read;
 use cenote::Ptr;
 use cenote::lost::Faults;
-use cenote::shift::{InPlace, Shift};
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
 /// Iterates over a [`ForwardList`](super::ForwardList).
-pub struct Iter<'r, T, S = InPlace> {
+pub struct Iter<'r, T> {
     pub(super) next: Option<Ptr<ForwardNode<T>>>,
     pub(super) remaining: usize,
     pub(super) faults: &'r Faults,
-    pub(super) shift: S,
     pub(super) elements: PhantomData<&'r T>,
 }
 
-impl<'r, T, S: Shift> Iterator for Iter<'r, T, S> {
+impl<'r, T> Iterator for Iter<'r, T> {
     type Item = &'r T;
 
     #[inline]
     fn next(&mut self) -> Option<&'r T> {
         // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r ForwardNode<T>> = unsafe { self.next?.follow_at(self.shift) };
+        let node: Read<&'r ForwardNode<T>> = unsafe { self.next?.follow() };
         let Some(node) = self.faults.noted(node) else {
             (self.next, self.remaining) = (None, 0);
             return None;
@@ -39,16 +37,16 @@ impl<'r, T, S: Shift> Iterator for Iter<'r, T, S> {
     }
 }
 
-impl<T, S: Shift> ExactSizeIterator for Iter<'_, T, S> {}
-impl<T, S: Shift> FusedIterator for Iter<'_, T, S> {}
+impl<T> ExactSizeIterator for Iter<'_, T> {}
+impl<T> FusedIterator for Iter<'_, T> {}
 
-impl<T, S: Shift> Clone for Iter<'_, T, S> {
+impl<T> Clone for Iter<'_, T> {
     fn clone(&self) -> Self {
         Self { ..*self }
     }
 }
 
-impl<T: core::fmt::Debug, S: Shift> core::fmt::Debug for Iter<'_, T, S> {
+impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_list().entries(self.clone()).finish()
     }

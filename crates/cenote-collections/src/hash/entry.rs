@@ -8,7 +8,6 @@ use super::page::{HashPage, PageEntry as Pair};
 use super::{HashHeader, HashMap};
 use crate::shared::{OrLost, log, make_and_insert, open, range, release};
 use cenote::persist::Persist;
-use cenote::shift::InPlace;
 use cenote::{Ptr, Result, Tx};
 use core::fmt;
 use core::hash::Hash;
@@ -66,7 +65,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         let header = *open(tx, self.header)?;
         let hash = header.hash(&key);
         // SAFETY: a live header.
-        Ok(match unsafe { header.find::<K, _>(hash, &key, InPlace) }.or_lost(tx)? {
+        Ok(match unsafe { header.find::<K>(hash, &key) }.or_lost(tx)? {
             Some((page, slot)) => {
                 Entry::Occupied(OccupiedEntry { tx, map: self, header, hash, page, slot })
             }

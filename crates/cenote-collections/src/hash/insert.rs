@@ -10,7 +10,6 @@ use super::page::{
 use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
 use crate::shared::{OrLost, Range, Read, build, log, log_with, open, range, release, span};
 use cenote::persist::Persist;
-use cenote::shift::InPlace;
 use cenote::{Ptr, Result, Tx};
 use core::hash::Hash;
 
@@ -70,7 +69,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // SAFETY: a live header, whose links lead to live blocks of a pool that is held; logged
         // before it is written.
         unsafe {
-            if let Some((page, slot)) = header.find::<K, _>(hash, &key, InPlace).or_lost(tx)? {
+            if let Some((page, slot)) = header.find::<K>(hash, &key).or_lost(tx)? {
                 let place = &raw mut (*HashPage::place(page, slot)).value;
                 let old = release::<V, _, _, _>(tx, self.header, (page, range(place)), |tx| {
                     log(tx, &[range(place)])?;
@@ -101,7 +100,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 return self.insert_and_split(tx, header, hash, entry);
             }
             let len = place!(self.header, len);
-            let place = match header.link(bucket_of(hash, header.buckets), InPlace).or_lost(tx)? {
+            let place = match header.link(bucket_of(hash, header.buckets)).or_lost(tx)? {
                 Some(link) => match unused(*link).or_lost(tx)? {
                     Some((page, slot)) => {
                         log(
@@ -259,7 +258,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             } else if let Some((page, slot)) = self.find_target(header, split, home).or_lost(tx)? {
                 InsertTarget::Slot(page, slot)
             } else {
-                let Some(link) = header.link(home, InPlace).or_lost(tx)? else {
+                let Some(link) = header.link(home).or_lost(tx)? else {
                     unreachable!("every bucket but the first has a segment")
                 };
                 InsertTarget::Page(tx.alloc_near(self.header, HashPage::new(*link))?, link)
@@ -408,7 +407,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // SAFETY: live pages; those of the split were touched.
         unsafe {
             if home != source_of(split.bucket) {
-                return unused(header.first_page(home, InPlace)?);
+                return unused(header.first_page(home)?);
             }
             Ok(split.moves.iter().find_map(|&(page, moved)| {
                 Some((page, page.as_ref().tags.unused().and(moved).first()?))
@@ -432,7 +431,7 @@ unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Read<Split<K, V>> {
     let mut moves = Vec::with_capacity(4);
     // SAFETY: live pages; only used slots are looked at.
     unsafe {
-        let mut next = header.first_page(source_of(bucket), InPlace)?;
+        let mut next = header.first_page(source_of(bucket))?;
         while let Some(page) = next {
             let content = page.follow()?;
             let moved = content

@@ -5,13 +5,12 @@ use super::{HashHeader, HashMap};
 use crate::shared::open;
 use cenote::lost::Faults;
 use cenote::persist::Persist;
-use cenote::shift::{InPlace, Shift};
 use cenote::{Ptr, Reader, Result};
 use core::fmt;
 use core::iter::FusedIterator;
 
 /// The entries of a [`HashMap`].
-pub struct Iter<'r, K, V, S = InPlace> {
+pub struct Iter<'r, K, V> {
     header: &'r HashHeader<K, V>,
     /// The bucket after that of `page`.
     bucket: u64,
@@ -20,7 +19,6 @@ pub struct Iter<'r, K, V, S = InPlace> {
     slots: Set,
     remaining: usize,
     faults: &'r Faults,
-    shift: S,
 }
 
 impl<K: Persist, V: Persist> HashMap<K, V> {
@@ -28,17 +26,17 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ///
     /// # Errors
     /// As [`HashMap::len`].
-    pub fn iter<'r, R: Reader>(self, reader: &'r R) -> Result<Iter<'r, K, V, R::Shift>> {
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, K, V>> {
         let header = open(reader, self.header)?;
-        let (remaining, faults, shift) = (header.len as usize, reader.faults(), reader.shift());
-        Ok(Iter { header, bucket: 0, page: None, slots: Set::EMPTY, remaining, faults, shift })
+        let (remaining, faults) = (header.len as usize, reader.faults());
+        Ok(Iter { header, bucket: 0, page: None, slots: Set::EMPTY, remaining, faults })
     }
 
     /// All keys.
     ///
     /// # Errors
     /// As [`HashMap::len`].
-    pub fn keys<'r, R: Reader>(self, reader: &'r R) -> Result<Keys<'r, K, V, R::Shift>> {
+    pub fn keys<'r>(self, reader: &'r impl Reader) -> Result<Keys<'r, K, V>> {
         Ok(Keys { iter: self.iter(reader)? })
     }
 
@@ -46,7 +44,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ///
     /// # Errors
     /// As [`HashMap::len`].
-    pub fn values<'r, R: Reader>(self, reader: &'r R) -> Result<Values<'r, K, V, R::Shift>> {
+    pub fn values<'r>(self, reader: &'r impl Reader) -> Result<Values<'r, K, V>> {
         Ok(Values { iter: self.iter(reader)? })
     }
 }
@@ -56,12 +54,12 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
 /// # Safety
 /// A live page, which does not change as long as `'r` lasts.
 #[inline(always)]
-unsafe fn readable<'r, K, V, S: Shift>(
+unsafe fn readable<'r, K, V>(
     page: Ptr<HashPage<K, V>>,
-    (faults, shift): (&Faults, S),
+    faults: &Faults,
 ) -> Option<&'r HashPage<K, V>> {
     // SAFETY: passed on.
-    faults.noted(unsafe { page.follow_at(shift) })
+    faults.noted(unsafe { page.follow() })
 }
 
 /// The first page of a bucket, if it has one; `None`, and noted, if that cannot be read.
@@ -69,20 +67,20 @@ unsafe fn readable<'r, K, V, S: Shift>(
 /// # Safety
 /// A live header, and nothing changes as long as `'r` lasts.
 #[inline(always)]
-unsafe fn first_readable<'r, K, V, S: Shift>(
+unsafe fn first_readable<'r, K, V>(
     header: &'r HashHeader<K, V>,
     bucket: u64,
-    (faults, shift): (&Faults, S),
+    faults: &Faults,
 ) -> Option<Option<&'r HashPage<K, V>>> {
     // SAFETY: passed on; links lead to live pages.
-    faults.noted(unsafe { header.first_page(bucket, shift) }.and_then(|page| match page {
+    faults.noted(unsafe { header.first_page(bucket) }.and_then(|page| match page {
         // SAFETY: as above.
-        Some(page) => unsafe { page.follow_at(shift) }.map(Some),
+        Some(page) => unsafe { page.follow() }.map(Some),
         None => Ok(None),
     }))
 }
 
-impl<'r, K, V, S: Shift> Iter<'r, K, V, S> {
+impl<'r, K, V> Iter<'r, K, V> {
     #[inline]
     fn step(&mut self) -> Option<&'r PageEntry<K, V>> {
         loop {
@@ -93,8 +91,7 @@ impl<'r, K, V, S: Shift> Iter<'r, K, V, S> {
                     return Some(unsafe { page.entry(slot) });
                 }
                 // SAFETY: links lead to live pages.
-                let next =
-                    page.next.map(|next| unsafe { readable(next, (self.faults, self.shift)) });
+                let next = page.next.map(|next| unsafe { readable(next, self.faults) });
                 let Some(next) = next.map_or(Some(None), |page| page.map(Some)) else { break };
                 self.page = next;
             } else {
@@ -102,8 +99,7 @@ impl<'r, K, V, S: Shift> Iter<'r, K, V, S> {
                     return None;
                 }
                 // SAFETY: a live header, borrowed from the reader.
-                let first =
-                    unsafe { first_readable(self.header, self.bucket, (self.faults, self.shift)) };
+                let first = unsafe { first_readable(self.header, self.bucket, self.faults) };
                 let Some(first) = first else { break };
                 self.page = first;
                 self.bucket += 1;
@@ -116,7 +112,7 @@ impl<'r, K, V, S: Shift> Iter<'r, K, V, S> {
     }
 }
 
-impl<'r, K, V, S: Shift> Iterator for Iter<'r, K, V, S> {
+impl<'r, K, V> Iterator for Iter<'r, K, V> {
     type Item = (&'r K, &'r V);
 
     #[inline]
@@ -129,34 +125,34 @@ impl<'r, K, V, S: Shift> Iterator for Iter<'r, K, V, S> {
     }
 }
 
-impl<K, V, S: Shift> ExactSizeIterator for Iter<'_, K, V, S> {}
-impl<K, V, S: Shift> FusedIterator for Iter<'_, K, V, S> {}
+impl<K, V> ExactSizeIterator for Iter<'_, K, V> {}
+impl<K, V> FusedIterator for Iter<'_, K, V> {}
 
-impl<K, V, S: Shift> Clone for Iter<'_, K, V, S> {
+impl<K, V> Clone for Iter<'_, K, V> {
     fn clone(&self) -> Self {
         Self { ..*self }
     }
 }
 
-impl<K: fmt::Debug, V: fmt::Debug, S: Shift> fmt::Debug for Iter<'_, K, V, S> {
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Iter<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.clone()).finish()
     }
 }
 
 /// The keys of a [`HashMap`].
-pub struct Keys<'r, K, V, S = InPlace> {
-    iter: Iter<'r, K, V, S>,
+pub struct Keys<'r, K, V> {
+    iter: Iter<'r, K, V>,
 }
 
 /// The values of a [`HashMap`].
-pub struct Values<'r, K, V, S = InPlace> {
-    iter: Iter<'r, K, V, S>,
+pub struct Values<'r, K, V> {
+    iter: Iter<'r, K, V>,
 }
 
 macro_rules! half {
     ($type:ident, $item:ident, $index:tt) => {
-        impl<'r, K, V, S: Shift> Iterator for $type<'r, K, V, S> {
+        impl<'r, K, V> Iterator for $type<'r, K, V> {
             type Item = &'r $item;
 
             #[inline]
@@ -169,16 +165,16 @@ macro_rules! half {
             }
         }
 
-        impl<K, V, S: Shift> ExactSizeIterator for $type<'_, K, V, S> {}
-        impl<K, V, S: Shift> FusedIterator for $type<'_, K, V, S> {}
+        impl<K, V> ExactSizeIterator for $type<'_, K, V> {}
+        impl<K, V> FusedIterator for $type<'_, K, V> {}
 
-        impl<K, V, S: Shift> Clone for $type<'_, K, V, S> {
+        impl<K, V> Clone for $type<'_, K, V> {
             fn clone(&self) -> Self {
                 Self { iter: self.iter.clone() }
             }
         }
 
-        impl<K, V, S: Shift> fmt::Debug for $type<'_, K, V, S>
+        impl<K, V> fmt::Debug for $type<'_, K, V>
         where
             $item: fmt::Debug,
         {

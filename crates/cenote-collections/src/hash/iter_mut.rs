@@ -9,7 +9,6 @@ use super::page::{HashPage, Set};
 use super::{HashHeader, HashMap};
 use crate::shared::{self, Read, lines, log_many, open};
 use cenote::persist::Persist;
-use cenote::shift::InPlace;
 use cenote::{Ptr, Result, Tx};
 use core::fmt;
 use core::iter::FusedIterator;
@@ -40,7 +39,7 @@ impl<K, V> Pages<K, V> {
         // lead to live pages, of which two words are copied out.
         unsafe {
             while self.next.is_none() && self.bucket < self.header.buckets {
-                self.next = self.header.first_page(self.bucket, InPlace)?;
+                self.next = self.header.first_page(self.bucket)?;
                 self.bucket += 1;
             }
             let Some(page) = self.next else { return Ok(None) };

@@ -34,7 +34,6 @@ pub use iter_mut::{IterMut, ValuesMut};
 
 use crate::shared::{DESTROYED, Header, OrLost, Read, free_destroyed, log, open, range};
 use cenote::persist::Persist;
-use cenote::shift::{InPlace, Shift};
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
@@ -117,21 +116,19 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn link<S: Shift>(&self, bucket: u64, shift: S) -> Read<Option<Link<K, V>>> {
+    unsafe fn link(&self, bucket: u64) -> Read<Option<Link<K, V>>> {
         // SAFETY: links of a live header lead to live blocks, directories on the first `height`
         // levels.
         unsafe {
             let Some(mut child) = self.root() else { return Ok(None) };
             for level in (1..=self.height as u32).rev() {
                 let directory: Ptr<Directory<K, V>> = child.cast();
-                let directory = directory.at(shift);
                 directory.touch()?;
                 match (*directory.as_ptr()).children[child_of(bucket, level)] {
                     Some(next) => child = next,
                     None => return Ok(None),
                 }
             }
-            let child = child.at(shift);
             child.touch()?;
             Ok(Some(&raw mut (*child.as_ptr()).pages[child_of(bucket, 0)]))
         }
@@ -142,13 +139,9 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn first_page<S: Shift>(
-        &self,
-        bucket: u64,
-        shift: S,
-    ) -> Read<Option<Ptr<HashPage<K, V>>>> {
+    unsafe fn first_page(&self, bucket: u64) -> Read<Option<Ptr<HashPage<K, V>>>> {
         // SAFETY: passed on; a link is live.
-        unsafe { Ok(self.link(bucket, shift)?.and_then(|link| *link)) }
+        unsafe { Ok(self.link(bucket)?.and_then(|link| *link)) }
     }
 
     /// Page and slot of a key.
@@ -156,21 +149,16 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn find<Q: Eq + ?Sized, S: Shift>(
-        &self,
-        hash: u64,
-        key: &Q,
-        shift: S,
-    ) -> Read<Option<Slot<K, V>>>
+    unsafe fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Read<Option<Slot<K, V>>>
     where
         K: Borrow<Q>,
     {
         let tag = Tags::of(hash);
         // SAFETY: pages of a live header; a slot with a tag is in use.
         unsafe {
-            let mut next = self.first_page(bucket_of(hash, self.buckets), shift)?;
+            let mut next = self.first_page(bucket_of(hash, self.buckets))?;
             while let Some(page) = next {
-                let content = page.follow_at(shift)?;
+                let content = page.follow()?;
                 if let Some(slot) =
                     content.tags.matches(tag).find(|&slot| content.entry(slot).key.borrow() == key)
                 {
@@ -269,8 +257,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         // SAFETY: a live header, and a slot in use; the reader is borrowed as long as the
         // reference.
         unsafe {
-            let found = header.find(header.hash(key), key, reader.shift()).or_lost(reader)?;
-            Ok(found.map(|(page, slot)| page.at(reader.shift()).as_ref().entry(slot)))
+            let found = header.find(header.hash(key), key).or_lost(reader)?;
+            Ok(found.map(|(page, slot)| page.as_ref().entry(slot)))
         }
     }
 
@@ -333,7 +321,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         // SAFETY: a live header, and a slot in use, of a pool that is held; logged first, and the
         // transaction is borrowed exclusively.
         unsafe {
-            let found = header.find(header.hash(key), key, InPlace).or_lost(tx)?;
+            let found = header.find(header.hash(key), key).or_lost(tx)?;
             let Some((page, slot)) = found else { return Ok(None) };
             let value = &raw mut (*HashPage::place(page, slot)).value;
             log(tx, &[range(value)])?;

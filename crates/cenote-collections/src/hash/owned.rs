@@ -5,7 +5,6 @@ use super::page::HashPage;
 use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
 use cenote::ptr::FieldOffset;
-use cenote::shift::InPlace;
 use cenote::{OwningField, Result, Tx};
 use core::borrow::Borrow;
 use core::hash::Hash;
@@ -24,7 +23,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, and a slot in use.
         unsafe {
-            let found = header.find(header.hash(key), key, InPlace).or_lost(tx)?;
+            let found = header.find(header.hash(key), key).or_lost(tx)?;
             let Some((page, slot)) = found else { return Ok(None) };
             let value = &raw mut (*HashPage::place(page, slot)).value;
             Ok(Some(value.byte_add(field.offset()).cast()))

@@ -5,7 +5,6 @@ use super::page::{HashPage, PageEntry, Set};
 use super::{HashHeader, HashMap, bucket_of};
 use crate::shared::{OrLost, log, log_and_free, open, range, release};
 use cenote::persist::Persist;
-use cenote::shift::InPlace;
 use cenote::{Ptr, Result, Tx};
 use core::borrow::Borrow;
 use core::hash::Hash;
@@ -40,7 +39,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         // SAFETY: a live header; a key that is found is in a slot in use, of the bucket of its
         // hash.
         unsafe {
-            match header.find(hash, key, InPlace).or_lost(tx)? {
+            match header.find(hash, key).or_lost(tx)? {
                 Some((page, slot)) => self.take_out(tx, &header, hash, page, slot).map(Some),
                 None => Ok(None),
             }
@@ -86,8 +85,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         // freed page stays as it is until commit, and nothing leads to it after the write.
         unsafe {
             let len = range(place!(self.header, len));
-            let Some(first) = header.link(bucket_of(hash, header.buckets), InPlace).or_lost(tx)?
-            else {
+            let Some(first) = header.link(bucket_of(hash, header.buckets)).or_lost(tx)? else {
                 unreachable!("a bucket with a page has a segment")
             };
             let is_alone = *first == Some(page) && page.as_ref().next.is_none();
@@ -121,7 +119,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         let header = *open(tx, self.header)?;
         for bucket in 0..header.buckets {
             // SAFETY: a live header. The pages stay: `keep` has no access to the transaction.
-            let mut next = unsafe { header.first_page(bucket, InPlace) }.or_lost(tx)?;
+            let mut next = unsafe { header.first_page(bucket) }.or_lost(tx)?;
             while let Some(page) = next {
                 // SAFETY: a live page, logged before it is written; only used slots are looked at.
                 unsafe {

@@ -4,26 +4,24 @@ use super::ListNode;
 use crate::shared::Read;
 use cenote::Ptr;
 use cenote::lost::Faults;
-use cenote::shift::{InPlace, Shift};
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
 /// Iterates over a [`List`](super::List).
-pub struct Iter<'r, T, S = InPlace> {
+pub struct Iter<'r, T> {
     pub(super) first: Option<Ptr<ListNode<T>>>,
     pub(super) last: Option<Ptr<ListNode<T>>>,
     pub(super) remaining: usize,
     pub(super) faults: &'r Faults,
-    pub(super) shift: S,
     pub(super) elements: PhantomData<&'r T>,
 }
 
-impl<'r, T, S: Shift> Iter<'r, T, S> {
+impl<'r, T> Iter<'r, T> {
     /// A node; `None`, and the end, if it cannot be read.
     #[inline(always)]
     fn node(&mut self, node: Option<Ptr<ListNode<T>>>) -> Option<&'r ListNode<T>> {
         // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r ListNode<T>> = unsafe { node?.follow_at(self.shift) };
+        let node: Read<&'r ListNode<T>> = unsafe { node?.follow() };
         if node.is_err() {
             self.remaining = 1;
         }
@@ -32,7 +30,7 @@ impl<'r, T, S: Shift> Iter<'r, T, S> {
     }
 }
 
-impl<'r, T, S: Shift> Iterator for Iter<'r, T, S> {
+impl<'r, T> Iterator for Iter<'r, T> {
     type Item = &'r T;
 
     #[inline]
@@ -51,7 +49,7 @@ impl<'r, T, S: Shift> Iterator for Iter<'r, T, S> {
     }
 }
 
-impl<T, S: Shift> DoubleEndedIterator for Iter<'_, T, S> {
+impl<T> DoubleEndedIterator for Iter<'_, T> {
     #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         if self.remaining == 0 {
@@ -63,16 +61,16 @@ impl<T, S: Shift> DoubleEndedIterator for Iter<'_, T, S> {
     }
 }
 
-impl<T, S: Shift> ExactSizeIterator for Iter<'_, T, S> {}
-impl<T, S: Shift> FusedIterator for Iter<'_, T, S> {}
+impl<T> ExactSizeIterator for Iter<'_, T> {}
+impl<T> FusedIterator for Iter<'_, T> {}
 
-impl<T, S: Shift> Clone for Iter<'_, T, S> {
+impl<T> Clone for Iter<'_, T> {
     fn clone(&self) -> Self {
         Self { ..*self }
     }
 }
 
-impl<T: core::fmt::Debug, S: Shift> core::fmt::Debug for Iter<'_, T, S> {
+impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_list().entries(self.clone()).finish()
     }

@@ -9,7 +9,6 @@ use super::{PlainKey, PlainValue};
 use crate::btree;
 use crate::shared::Read;
 use cenote::lost::Faults;
-use cenote::shift::InPlace;
 use cenote::{Ptr, Reader, Result};
 use core::ops::{Bound, RangeBounds};
 
@@ -29,10 +28,7 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
     ///
     /// # Errors
     /// As [`OpenRelaxedMap::get`].
-    pub fn iter<'r>(
-        &self,
-        reader: &'r impl Reader<Shift = InPlace>,
-    ) -> Result<RelaxedRange<'r, K, V>> {
+    pub fn iter<'r>(&self, reader: &'r impl Reader) -> Result<RelaxedRange<'r, K, V>> {
         self.range(reader, ..)
     }
 
@@ -43,7 +39,7 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
     /// As [`OpenRelaxedMap::get`].
     pub fn range<'r>(
         &self,
-        reader: &'r impl Reader<Shift = InPlace>,
+        reader: &'r impl Reader,
         range: impl RangeBounds<K>,
     ) -> Result<RelaxedRange<'r, K, V>> {
         let header = self.core.map.header(reader)?;
@@ -54,7 +50,7 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
         };
         let least = at.and_then(|(least, _)| least);
         let behind = least.map_or(Bound::Unbounded, Bound::Excluded);
-        let rest = header.index.range::<K, _>(reader, (behind, Bound::Unbounded))?;
+        let rest = header.index.range::<K>(reader, (behind, Bound::Unbounded))?;
         let entries = Vec::new().into_iter();
         let next = at.map(|(_, leaf)| leaf);
         let (epoch, faults) = (self.core.epoch, reader.faults());

@@ -51,7 +51,6 @@ pub use open::OpenRelaxedMap;
 use crate::BTreeMap;
 use crate::shared::{Header, open as open_header};
 use cenote::persist::Persist;
-use cenote::shift::InPlace;
 use cenote::{Pool, Ptr, Reader, Result, Tx};
 use cenote_groups::GroupOptions;
 use leaf::RelaxedLeaf;
@@ -143,7 +142,7 @@ impl<K: PlainKey, V: PlainValue> RelaxedDurabilityMap<K, V> {
         OpenRelaxedMap::open(self, pool, options)
     }
 
-    fn header(self, reader: &impl Reader<Shift = InPlace>) -> Result<&RelaxedHeader<K, V>> {
+    fn header(self, reader: &impl Reader) -> Result<&RelaxedHeader<K, V>> {
         open_header(reader, self.header)
     }
 }
@@ -154,11 +153,7 @@ type LeafOfKey<K, V> = (Option<K>, Ptr<RelaxedLeaf<K, V>>);
 impl<K: PlainKey, V: PlainValue> RelaxedHeader<K, V> {
     /// The leaf where a key belongs, and the key that the index has for it.
     #[inline]
-    fn leaf_for(
-        &self,
-        reader: &impl Reader<Shift = InPlace>,
-        key: &K,
-    ) -> Result<Option<LeafOfKey<K, V>>> {
+    fn leaf_for(&self, reader: &impl Reader, key: &K) -> Result<Option<LeafOfKey<K, V>>> {
         Ok(match self.index.floor(reader, key)? {
             Some((least, leaf)) => Some((Some(*least), *leaf)),
             None => self.first.map(|leaf| (None, leaf)),

@@ -13,7 +13,6 @@ use super::leaf::{EPOCH_MAX, HEAD_LEN, LeafAt, RelaxedLeaf, print_of, tag_of};
 use super::writer::{RelaxedWriter, WriterLock, WriterTurn};
 use super::{PlainKey, PlainValue, RelaxedDurabilityMap, RelaxedHeader};
 use crate::shared::{DESTROYED, OrLost, log, range};
-use cenote::shift::InPlace;
 use cenote::unlogged::refused;
 use cenote::{Error, Pool, Ptr, Reader, Result};
 use cenote_groups::{GroupOptions, UpdateGroup, UpdateGroups};
@@ -115,11 +114,7 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
     /// [`Error::Dangling`] if the reader is none of the map's pool, or the map is gone;
     /// [`Error::Store`] if a page cannot be read.
     #[inline]
-    pub fn get<'r>(
-        &self,
-        reader: &'r impl Reader<Shift = InPlace>,
-        key: &K,
-    ) -> Result<Option<&'r V>> {
+    pub fn get<'r>(&self, reader: &'r impl Reader, key: &K) -> Result<Option<&'r V>> {
         let header = self.core.map.header(reader)?;
         let Some((_, leaf)) = header.leaf_for(reader, key)? else { return Ok(None) };
         // SAFETY: a live header leads to live leaves; the reader holds the pool. What is found is
@@ -135,7 +130,7 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
     ///
     /// # Errors
     /// As [`OpenRelaxedMap::get`].
-    pub fn count(&self, reader: &impl Reader<Shift = InPlace>) -> Result<usize> {
+    pub fn count(&self, reader: &impl Reader) -> Result<usize> {
         Ok(self.iter(reader)?.count())
     }
 
@@ -145,7 +140,7 @@ impl<K: PlainKey, V: PlainValue> OpenRelaxedMap<K, V> {
     ///
     /// # Errors
     /// As [`OpenRelaxedMap::get`].
-    pub fn broken(&self, reader: &impl Reader<Shift = InPlace>) -> Result<usize> {
+    pub fn broken(&self, reader: &impl Reader) -> Result<usize> {
         let header = self.core.map.header(reader)?;
         let others = header.index.values(reader)?.copied();
         let mut broken = 0;
@@ -271,10 +266,7 @@ fn next_epoch<K: PlainKey, V: PlainValue>(
 
 impl<K: PlainKey, V: PlainValue> MapCore<K, V> {
     /// The header, if it is still that of the map which was opened.
-    pub(super) fn header<'r>(
-        &self,
-        reader: &'r impl Reader<Shift = InPlace>,
-    ) -> Result<&'r RelaxedHeader<K, V>> {
+    pub(super) fn header<'r>(&self, reader: &'r impl Reader) -> Result<&'r RelaxedHeader<K, V>> {
         let header = self.map.header(reader)?;
         // An archive may say that the map was never opened, and still have leaves.
         if self.epoch != 0 && header.epoch == self.epoch {

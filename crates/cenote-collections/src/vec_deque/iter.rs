@@ -26,11 +26,13 @@ impl<T: Persist> VecDeque<T> {
         // SAFETY: places of a live header's array with values; nothing changes while the reader is
         // borrowed. Without a value nothing is touched.
         unsafe {
-            let start = header.there(header.place(0), reader);
-            let places = header.there(header.places(), reader);
+            let start = header.place(0);
             touch_places(start, first).or_lost(reader)?;
-            touch_places(places, second).or_lost(reader)?;
-            Ok((slice::from_raw_parts(start, first), slice::from_raw_parts(places, second)))
+            touch_places(header.places(), second).or_lost(reader)?;
+            Ok((
+                slice::from_raw_parts(start, first),
+                slice::from_raw_parts(header.places(), second),
+            ))
         }
     }
 

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use cenote_testkit::directories::directory;
-#[allow(unused_imports, reason = "not every program uses it")]
 pub(crate) use cenote_testkit::random::next as random;
 
 /// The one pool of the tests.

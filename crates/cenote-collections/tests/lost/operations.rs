@@ -33,7 +33,7 @@ pub(crate) struct Link {
 }
 
 impl All {
-    pub(crate) fn list_of<'r, R: Reader>(&self, r: &'r R) -> Result<list::Iter<'r, u64, R::Shift>> {
+    pub(crate) fn list_of<'r>(&self, r: &'r impl Reader) -> Result<list::Iter<'r, u64>> {
         self.list.iter(r)
     }
 

@@ -232,15 +232,6 @@ impl Metadata {
         (!far.is_null()).then(|| far.expose_provenance() as u64)
     }
 
-    /// Where all parts lie, and their bytes.
-    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
-        let first = self.words.base.as_ptr().expose_provenance() as u64;
-        let far = (self.geometry.levels..LEVELS_MAX).filter_map(|level| {
-            Some((self.level_addr(level)?, (LEVEL_SLOTS << level) * CELL_SIZE))
-        });
-        core::iter::once((first, self.geometry.metadata_len)).chain(far).collect()
-    }
-
     /// From now on metadata are guarded, first the first part. No thread uses them yet.
     ///
     /// # Safety

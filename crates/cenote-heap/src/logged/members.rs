@@ -189,12 +189,6 @@ impl<G: Backing> LoggedHeap<G> {
         self.members.get(number as usize)?.get()
     }
 
-    /// Where metadata and roots lie, and their bytes.
-    pub(crate) fn metadata(&self) -> Vec<(u64, u64)> {
-        let parts = self.members().flat_map(|(_, member)| member.heap.meta.ranges());
-        core::iter::once(self.root.range()).chain(parts).collect()
-    }
-
     /// How metadata are protected: what was asked for, or what of it can be had here.
     #[must_use]
     pub fn protection(&self) -> Protection {

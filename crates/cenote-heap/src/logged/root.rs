@@ -244,11 +244,6 @@ impl HeapRoot {
         self.guarded = Some(GuardedRoot { guards, distance, notes, way, _roots: of_roots });
     }
 
-    /// Where header, words and roots lie, and their bytes.
-    pub(crate) const fn range(&self) -> (u64, u64) {
-        (start(&self.extent), LoggedHeader::sub_heaps_at(self.guards))
-    }
-
     /// Ends the guards: the puddle is used no more.
     pub(crate) fn unguard(&mut self) {
         self.guarded = None;

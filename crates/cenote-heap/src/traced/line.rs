@@ -222,22 +222,4 @@ impl PuddleLines {
         let mark = unsafe { self.mark(geometry, offset) }?.load(Ordering::Acquire);
         (self.is_live(mark) && line.geometry() == geometry).then_some((line, geometry))
     }
-
-    /// The usable bytes of the live block of a type that begins at `addr`.
-    ///
-    /// # Safety
-    /// As `line_at`.
-    #[inline]
-    pub(crate) unsafe fn live_size(&self, addr: u64, type_id: TypeId) -> Option<u64> {
-        // SAFETY: the caller's.
-        let (line, geometry) = unsafe { self.live(addr, type_id) }?;
-        Some(if geometry.is_small() { geometry.size() } else { line.block_size() })
-    }
-
-    /// The same place where it is mapped a second time, at a distance.
-    pub(crate) fn at_distance(self, distance: u64) -> Self {
-        let lines = self.lines.wrapping_byte_add(distance as usize);
-        let (base, marks) = (self.base.wrapping_add(distance), self.marks.wrapping_add(distance));
-        Self { base, lines, marks, ..self }
-    }
 }

@@ -185,12 +185,6 @@ impl PuddleHeap {
         self.place
     }
 
-    /// Where its descriptors lie, and their bytes.
-    pub(crate) fn descriptors(&self) -> (u64, u64) {
-        let len = u64::from(self.count) * size_of::<DescriptorLine>() as u64;
-        (self.base + self.layout.descriptors, len)
-    }
-
     /// Descriptor of the superblock at `addr`, its number, and the offset in it.
     #[inline]
     pub(crate) fn line_at(&self, addr: u64) -> Option<(&DescriptorLine, u32, u64)> {
@@ -247,7 +241,11 @@ impl PuddleHeap {
     #[must_use]
     pub fn live_size(&self, addr: u64, type_id: TypeId) -> Option<u64> {
         // SAFETY: the place of `self`.
-        unsafe { self.place.live_size(addr, type_id) }
+        let (line, geometry) = unsafe { self.place.live(addr, type_id) }?;
+        if geometry.is_small() {
+            return Some(geometry.size());
+        }
+        Some(line.block_size())
     }
 
     /// Where metadata are stored.

@@ -12,7 +12,7 @@ use crate::unwaiting::Unwaiting;
 use cenote_heap::{Reclaim, ReclaimError};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
-use cenote_medium::planted::{Bug, WindowBug, planted};
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::PoolStart;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use core::time::Duration;
@@ -24,8 +24,6 @@ use std::time::Instant;
 /// How long a slice waits for a pool's lock: long enough for the lock to be handed over where many
 /// want it.
 const WAIT: Duration = Duration::from_millis(10);
-
-const UNDER_SNAPSHOTS: Bug = Bug::Window(WindowBug::ReclaimNotRefused);
 
 /// What is counted over all pools.
 #[derive(Default)]
@@ -288,12 +286,6 @@ impl ReclaimRun {
                 None => Ok(Slice::Busy),
             },
             Hold::Exclusive => match pool.lock.try_write_for(WAIT) {
-                // What a snapshot looks at is neither condemned nor freed.
-                Some(guard) if pool.windows.is_any() && !planted(UNDER_SNAPSHOTS) => {
-                    drop(guard);
-                    std::thread::sleep(WAIT);
-                    Ok(Slice::Busy)
-                }
                 Some(guard) => totals.timed(|| done(body(pool)), || drop(guard)),
                 None => Ok(Slice::Busy),
             },

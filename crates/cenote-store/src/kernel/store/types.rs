@@ -66,47 +66,6 @@ impl Store {
         self.inner().commit(&mut control, &changes)
     }
 
-    /// Takes types out of the registry and registers others, in one change of the catalog: **its
-    /// batch commits**. A crash before it leaves the old records, one after it the new ones. What
-    /// the registry does not know is not taken out.
-    ///
-    /// # Errors
-    /// A record makes no sense, or its id is known with another layout and not taken out; the store
-    /// is read-only, or a daemon keeps it: its other clients may use these types.
-    ///
-    /// # Safety
-    /// For the records as [`Store::register_type`]. No pool holds a block of a type that is taken
-    /// out, or of one whose values hold values of it; no crash brings such a block back, and no
-    /// code of this process uses the old records any more.
-    pub unsafe fn exchange_types(
-        &self,
-        removed: &[TypeId],
-        records: &[&TypeRecord],
-    ) -> Result<(), StoreError> {
-        self.inner().check_usable()?;
-        if !self.inner().writable || self.inner().remote.is_some() {
-            return Err(StoreError::ReadOnly { what: "remove a type" });
-        }
-        let mut control = self.inner().control();
-        let known = &control.catalog.state.types;
-        let mut changes: Vec<Record> = Vec::new();
-        let removals = removed.iter().filter(|id| known.contains_key(id));
-        changes.extend(removals.map(|id| Record::TypeRemoved(*id)));
-        for offered in records {
-            offered.check()?;
-            match known.get(&offered.id).filter(|known| !removed.contains(&known.id)) {
-                Some(known) if **known == **offered => continue,
-                Some(known) => {
-                    let (known, offered) = ((**known).clone(), (*offered).clone());
-                    return Err(Box::new(TypeMismatch { known, offered }).into());
-                }
-                None => changes.push(Record::Type((*offered).clone())),
-            }
-        }
-        self.inner().check_poisoned()?;
-        self.inner().commit(&mut control, &changes)
-    }
-
     /// How many types the registry took in that a layer above has not compared with its own yet.
     /// Every way by which a type comes into the registry counts it before it can be found: open,
     /// registration, import, and what a daemon says. The layer above that compares sets it to zero.
