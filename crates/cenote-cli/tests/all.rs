@@ -26,5 +26,6 @@ mod stopped;
 mod table;
 mod told;
 mod tour;
+mod types;
 mod wear_heap;
 mod windows;

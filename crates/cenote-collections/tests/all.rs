@@ -21,4 +21,5 @@ mod sound;
 mod texts;
 mod touches;
 mod values;
+mod versions;
 mod within;

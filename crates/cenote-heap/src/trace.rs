@@ -99,7 +99,8 @@ impl TraceOptions<'_> {
 
 /// A source of types: the store, or a map in tests.
 pub trait Types: Sync {
-    /// The record of a type, if it is registered.
+    /// The record of a type, if it is registered, by the physical id, which descriptors say.
+    /// Pointer maps and roots say logical ids.
     fn record(&self, id: TypeId) -> Option<Arc<TypeRecord>>;
 
     /// The function that finds the pointers in blocks of a type, if this process has one. It is

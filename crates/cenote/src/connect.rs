@@ -21,9 +21,7 @@ use cenote_layout::types::TypeRecord;
 use cenote_medium::{MediumError, Operation};
 use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
 use cenote_store::relocate::{ImportManifest, ImportPool};
-use cenote_store::{
-    DaemonApi, Granted, ListedObject, OpenError, OpenReport, Psync, StoreError, TypeMismatch,
-};
+use cenote_store::{DaemonApi, Granted, ListedObject, OpenError, OpenReport, Psync, StoreError};
 use cenote_sys::description_lock::NotForked;
 use std::fs::File;
 use std::io;
@@ -264,9 +262,10 @@ impl Client {
         match self.ask(&Request::RegisterTypes { records: records.clone() })?.0 {
             Reply::Done => Ok(()),
             Reply::Refused(Refusal::TypeMismatch { known }) => {
-                let offered = records.into_iter().find(|record| record.id == known.id);
+                let logical = known.logical();
+                let offered = records.into_iter().find(|record| record.logical() == logical);
                 match offered {
-                    Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
+                    Some(offered) => Err(StoreError::mismatch(*known, offered)),
                     None => Err(StoreError::Refused {
                         kind: ErrorKind::Misuse,
                         detail: "the store has a type of this name with another layout".into(),
@@ -384,7 +383,7 @@ impl Client {
         let Reply::Refused(refusal) = reply else { return Ok(reply) };
         let offered = match &refusal {
             Refusal::TypeMismatch { known } => {
-                manifest.types.iter().find(|record| record.id == known.id)
+                manifest.types.iter().find(|record| record.logical() == known.logical())
             }
             _ => None,
         };
@@ -392,7 +391,7 @@ impl Client {
         let name = manifest.pools.first().map_or("", |pool| &pool.name);
         Err(match (refusal, offered) {
             (Refusal::TypeMismatch { known }, Some(offered)) => {
-                Box::new(TypeMismatch { known: *known, offered: offered.clone() }).into()
+                StoreError::mismatch(*known, offered.clone())
             }
             (Refusal::PoolExists, _) => {
                 let known = self.pools().unwrap_or_default();

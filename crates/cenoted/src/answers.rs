@@ -37,6 +37,9 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::PoolFull { wanted, used, size_max, .. } => {
             Refusal::PoolFull { wanted, used, size_max }
         }
+        StoreError::TypeVersion(mismatch) => {
+            Refusal::TypeMismatch { known: Box::new(mismatch.known) }
+        }
         StoreError::TypeMismatch(mismatch) => {
             Refusal::TypeMismatch { known: Box::new(mismatch.known) }
         }

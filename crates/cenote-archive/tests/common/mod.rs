@@ -42,7 +42,7 @@ pub(crate) fn node() -> TypeRecord {
         type_name: type_name.into(),
     };
     TypeRecord {
-        version: 1,
+        version: cenote_layout::types::RECORD_VERSION,
         id: TypeId::of_name("Node"),
         name: "Node".into(),
         size: 16,

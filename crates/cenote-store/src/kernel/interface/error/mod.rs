@@ -3,6 +3,7 @@
 
 mod format;
 mod kinds;
+mod of_types;
 mod open;
 mod store;
 mod text;
