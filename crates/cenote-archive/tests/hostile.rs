@@ -151,7 +151,7 @@ const CHANGES: &[(&str, Change)] = &[
         let outside = Condition { offset: u64::MAX, size: 8, value: 0 };
         m.types[0].pointers[0].conditions.push(outside);
     }),
-    ("a type of a later release", |m| m.types[0].version.description = 3),
+    ("a type of a later release", |m| m.types[0].version = 2),
     ("an empty repeating type", |m| {
         m.types[0] = TypeRecord {
             size: 0,

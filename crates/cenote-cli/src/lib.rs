@@ -115,7 +115,6 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Stats(arguments) => commands::stats::run(arguments, out),
         Command::Top(arguments) => commands::top::run(arguments, out),
         Command::FinishFrees(arguments) => commands::finish_frees::run(arguments, out),
-        Command::Types(arguments) => commands::types::run(arguments, out),
         Command::Trim(arguments) => commands::trim::run(arguments, out),
         Command::Clone(arguments) => commands::relocate::clone(arguments, out),
         Command::Copy(arguments) => commands::copy::run(arguments, out),

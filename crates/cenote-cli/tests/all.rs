@@ -26,6 +26,5 @@ mod stopped;
 mod table;
 mod told;
 mod tour;
-mod types;
 mod wear_heap;
 mod windows;

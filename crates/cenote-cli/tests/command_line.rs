@@ -20,7 +20,6 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "stats",
         "top",
         "finish-frees",
-        "types",
         "trim",
         "clone",
         "copy",

@@ -261,14 +261,6 @@ macro_rules! persist_block {
         {
             const TYPE_ID: cenote::persist::TypeId = cenote::persist::TypeId::of_name($name)
                 $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
-            // That of its values, if they lie in it.
-            const PHYSICAL_ID: cenote::persist::TypeId = match false
-                $(|| cenote::persist::__is_versioned::<$field_type>())+
-            {
-                true => cenote::persist::TypeId::of_name($name)
-                    $(.apply(<$parameter as cenote::persist::Persist>::PHYSICAL_ID.0))+,
-                false => Self::TYPE_ID,
-            };
             $(const OWNS: bool = $owns;)?
 
             fn type_name() -> std::string::String {

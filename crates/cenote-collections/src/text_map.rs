@@ -58,8 +58,6 @@ pub(crate) struct TextEntry<V> {
 // SAFETY: both fields are described where they are; the name belongs to this crate, see `shared`.
 unsafe impl<V: Persist> Persist for TextEntry<V> {
     const TYPE_ID: TypeId = owned_type_id(TypeId::of_name("cenote/TextEntry").apply(V::TYPE_ID.0));
-    const PHYSICAL_ID: TypeId =
-        owned_type_id(TypeId::of_name("cenote/TextEntry").apply(V::PHYSICAL_ID.0));
     const OWNS: bool = true;
     const IS_OWNED: bool = true;
 

@@ -21,5 +21,4 @@ mod sound;
 mod texts;
 mod touches;
 mod values;
-mod versions;
 mod within;

@@ -5,7 +5,7 @@ use quote::quote;
 use syn::meta::ParseNestedMeta;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Attribute, Error, Expr, Ident, LitInt, LitStr, Path, Result, Token, WherePredicate};
+use syn::{Attribute, Error, Expr, Ident, LitStr, Path, Result, Token, WherePredicate};
 
 /// Most bytes of a declared name.
 const NAME_LEN_MAX: usize = 255;
@@ -61,7 +61,6 @@ pub(crate) struct TypeAttributes {
     pub(crate) bound: Option<Punctuated<WherePredicate, Token![,]>>,
     pub(crate) cenote: Option<Path>,
     pub(crate) owned: bool,
-    pub(crate) version: Option<u32>,
 }
 
 impl TypeAttributes {
@@ -83,14 +82,9 @@ impl TypeAttributes {
                     this.cenote = Some(meta.value()?.parse::<LitStr>()?.parse()?);
                 } else if meta.path.is_ident("owned") {
                     this.owned = true;
-                } else if meta.path.is_ident("version") {
-                    if this.version.is_some() {
-                        return Err(meta.error("`version` is given twice"));
-                    }
-                    this.version = Some(read_version(&meta)?);
                 } else {
-                    let message = "unknown attribute: a type has `name`, `version`, `bound`, \
-                                   `crate` and `owned`";
+                    let message = "unknown attribute: a type has `name`, `bound`, `crate` and \
+                                   `owned`";
                     return Err(meta.error(message));
                 }
                 Ok(())
@@ -130,14 +124,6 @@ fn read_name(meta: &ParseNestedMeta<'_>, again: bool) -> Result<LitStr> {
         return Err(Error::new(name.span(), message));
     }
     Ok(name)
-}
-
-fn read_version(meta: &ParseNestedMeta<'_>) -> Result<u32> {
-    let number: LitInt = meta.value()?.parse()?;
-    match number.base10_parse() {
-        Ok(version @ 1..) if number.suffix().is_empty() => Ok(version),
-        _ => Err(Error::new(number.span(), "a version is a number from 1 to 4294967295")),
-    }
 }
 
 /// What `#[repr(...)]` says on a type.

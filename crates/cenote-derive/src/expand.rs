@@ -22,8 +22,8 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    ConstParam, Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam,
-    Generics, Ident, Member, Path, Result, TypeParam, parse_quote,
+    Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam, Generics, Ident,
+    Member, Path, Result, parse_quote,
 };
 
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
@@ -57,9 +57,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let mut bounded = input.generics.clone();
     bound_parameters(&mut bounded, &attributes, &cenote);
     let (generics, _, where_clause) = bounded.split_for_impl();
-    let Names { type_id, physical_id, type_name } = writer.names(input, &attributes)?;
-    let version = Literal::u32_suffixed(attributes.version.unwrap_or(1));
-    let (layout, builder, is_owned) = (&writer.layout, &writer.builder, attributes.owned);
+    let (type_id, type_name) = writer.names(input, &attributes)?;
+    let (layout, is_owned) = (&writer.layout, attributes.owned);
 
     Ok(quote! {
         // Apart from the rest: this item is in scope of no expression of the program.
@@ -78,9 +77,6 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             #[allow(unreachable_patterns)]
             unsafe impl #generics #cenote::persist::Persist for #ident #arguments #where_clause {
                 const TYPE_ID: #cenote::persist::TypeId = #type_id;
-                const VERSION: #cenote::persist::__U32 = #version;
-                const PHYSICAL_ID: #cenote::persist::TypeId =
-                    #builder::__physical_id(#physical_id, #version);
                 const OWNS: #cenote::persist::__Bool = #owns;
                 const IS_OWNED: #cenote::persist::__Bool = #is_owned;
 
@@ -178,13 +174,6 @@ struct Writer<'a> {
     variant: Ident,
 }
 
-/// Expressions for the ids and the name of a type.
-struct Names {
-    type_id: TokenStream,
-    physical_id: TokenStream,
-    type_name: TokenStream,
-}
-
 impl<'a> Writer<'a> {
     fn new(cenote: &'a Path) -> Self {
         let variable = |name| format_ident!("__cenote_{name}", span = Span::mixed_site());
@@ -200,39 +189,22 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The ids and the name of a type.
-    fn names(&self, input: &DeriveInput, attributes: &TypeAttributes) -> Result<Names> {
-        let type_id = self.id(input, attributes, &format_ident!("TYPE_ID"))?;
-        let physical_id = self.id(input, attributes, &format_ident!("PHYSICAL_ID"))?;
-        let Self { cenote, builder, .. } = self;
-        let name = declared_name(input, attributes)?;
-        let arguments = input.generics.params.iter().filter_map(|parameter| match parameter {
-            GenericParam::Type(TypeParam { ident, .. }) => {
-                Some(quote!(<#ident as #cenote::persist::Persist>::type_name()))
-            }
-            GenericParam::Const(ConstParam { ident, .. }) => Some(quote!(#ident)),
-            GenericParam::Lifetime(_) => None,
-        });
-        let type_name = quote!(#builder::__type_name(#name, &[#(&#arguments),*]));
-        Ok(Names { type_id, physical_id, type_name })
-    }
-
-    /// The expression for an id: that of the name, to which an id of each argument is applied.
-    fn id(
+    /// Expressions for the type id and the type name.
+    fn names(
         &self,
         input: &DeriveInput,
         attributes: &TypeAttributes,
-        of_argument: &Ident,
-    ) -> Result<TokenStream> {
+    ) -> Result<(TokenStream, TokenStream)> {
         let Self { cenote, builder, .. } = self;
         let name = declared_name(input, attributes)?;
         let mut id = quote!(<#cenote::persist::TypeId>::of_name(#name));
+        let mut arguments = Vec::new();
         for parameter in &input.generics.params {
             match parameter {
                 GenericParam::Type(parameter) => {
                     let ident = &parameter.ident;
-                    let argument = quote!(<#ident as #cenote::persist::Persist>::#of_argument);
-                    id.extend(quote!(.apply(#argument.0)));
+                    id.extend(quote!(.apply(<#ident as #cenote::persist::Persist>::TYPE_ID.0)));
+                    arguments.push(quote!(<#ident as #cenote::persist::Persist>::type_name()));
                 }
                 GenericParam::Const(parameter) => {
                     let ident = &parameter.ident;
@@ -243,6 +215,7 @@ impl<'a> Writer<'a> {
                         }
                         _ => quote!(#builder::__applied(#id, #ident as _, &#ident)),
                     };
+                    arguments.push(quote!(#ident));
                 }
                 GenericParam::Lifetime(parameter) => {
                     return Err(Error::new(parameter.span(), "lifetime parameter"));
@@ -252,7 +225,7 @@ impl<'a> Writer<'a> {
         if attributes.owned {
             id = quote!(#cenote::persist::owned_type_id(#id));
         }
-        Ok(id)
+        Ok((id, quote!(#builder::__type_name(#name, &[#(&#arguments),*]))))
     }
 
     /// The body of `describe` for a structure.

@@ -27,13 +27,9 @@ use proc_macro::TokenStream;
 /// name: a type or a package that is renamed keeps the old name with `#[persist(name = "...")]`. In
 /// the same way a field or a variant is renamed without making another type of it.
 ///
-/// A type whose fields or variants change gets a higher version. A store that has values of another
-/// version refuses the type, with an error that names both; one that has none takes it.
-///
 /// | attribute | on | meaning |
 /// | --- | --- | --- |
 /// | `#[persist(name = "list::Node")]` | type | the declared name |
-/// | `#[persist(version = 2)]` | type | its version, 1 if not given |
 /// | `#[persist(name = "next")]` | field, variant | its name in the record |
 /// | `#[persist(bound = "K: Key")]` | type | replaces `T: Persist` of parameters; must imply it |
 /// | `#[persist(owned)]` | type | its blocks have an owner, `Owned`, which makes and frees them |

@@ -14,9 +14,7 @@ use cenote_layout::catalog::{
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
-use cenote_layout::types::{
-    Condition, FieldRecord, PointerField, RECORD_VERSION, TypeRecord, VariantRecord, Versions,
-};
+use cenote_layout::types::{Condition, FieldRecord, PointerField, TypeRecord, VariantRecord};
 
 pub(crate) fn run(input: &mut Input<'_>) {
     let (bytes, records) = history(input);
@@ -264,15 +262,7 @@ pub(crate) fn type_record(input: &mut Input<'_>) -> TypeRecord {
     };
     let name = name(input);
     TypeRecord {
-        version: match input.below(8) {
-            0 => Versions {
-                description: 1 + input.below(3) as u32,
-                of_type: input.below(4) as u32,
-                logical: TypeId(input.word()),
-            },
-            1..4 => Versions::of(TypeId(7), TypeId::of_name(&name), 2),
-            _ => RECORD_VERSION,
-        },
+        version: 1 + u32::from(input.one_in(16)),
         id: TypeId::of_name(&name),
         name,
         size: input.number(64),

@@ -255,7 +255,7 @@ impl<'a, H: Followed> Walk<'a, H> {
             Holder::Block(block) => {
                 if target != TypeId::UNTYPED && block.addr != to {
                     self.fault(Fault::Inexact, pointer);
-                } else if target != TypeId::UNTYPED && !self.is_of(&block, target) {
+                } else if target != TypeId::UNTYPED && block.type_id != target {
                     self.fault(Fault::OtherType, pointer);
                 }
                 if self.found.blocks.insert(block.addr) {
@@ -267,12 +267,6 @@ impl<'a, H: Followed> Walk<'a, H> {
             Holder::Nothing => self.fault(Fault::Dangling, pointer),
             Holder::Lost => self.fault(Fault::Lost, pointer),
         }
-    }
-
-    /// Whether a block is what leads to it says: by the physical id, or by the logical one.
-    fn is_of(&mut self, block: &BlockInfo, target: TypeId) -> bool {
-        block.type_id == target
-            || self.record(block.type_id).is_some_and(|record| record.logical() == target)
     }
 
     fn record(&mut self, id: TypeId) -> Option<Arc<TypeRecord>> {

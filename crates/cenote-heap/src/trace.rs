@@ -99,8 +99,7 @@ impl TraceOptions<'_> {
 
 /// A source of types: the store, or a map in tests.
 pub trait Types: Sync {
-    /// The record of a type, if it is registered, by the physical id, which descriptors say.
-    /// Pointer maps and roots say logical ids.
+    /// The record of a type, if it is registered.
     fn record(&self, id: TypeId) -> Option<Arc<TypeRecord>>;
 
     /// The function that finds the pointers in blocks of a type, if this process has one. It is

@@ -72,9 +72,6 @@ pub const INCOMPAT_PROTECTED_DATA: u64 = 1 << 20;
 /// A type of the store owns blocks ([`crate::pointer::PointerKind::OWNED`]): its pools may have
 /// blocks that wait to be freed.
 pub const INCOMPAT_OWNED: u64 = 1 << 21;
-/// A type of the store has a version of more than 1, or an argument of one: its record says its
-/// logical id ([`crate::types::Versions`]).
-pub const INCOMPAT_TYPE_VERSIONS: u64 = 1 << 22;
 /// The `incompat` bit of a store that has a pool with such a heap; 0: none is needed.
 #[must_use]
 pub const fn heap_feature(heap: HeapKind) -> u64 {
@@ -238,7 +235,6 @@ impl Header for Superblock {
         | INCOMPAT_WEAR_HEAPS
         | INCOMPAT_PROTECTED_DATA
         | INCOMPAT_OWNED
-        | INCOMPAT_TYPE_VERSIONS
         | INCOMPAT_STAMPS
         | INCOMPAT_SEALS_APART;
 

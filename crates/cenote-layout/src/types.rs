@@ -11,9 +11,6 @@
 //! type and keep its name. Either way a field moves, appears or changes its type. Then the records
 //! differ and the store refuses; [`TypeRecord::differences`] says where.
 
-mod named;
-mod version;
-
 use crate::id::TypeId;
 use crate::pointer::PointerKind;
 use serde::{Deserialize, Serialize};
@@ -24,9 +21,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use named::TypeNames;
-pub use version::{RECORD_VERSION, TypeVersions, Versions};
-
+/// The version of records that this release writes and the highest that it understands.
+pub const RECORD_VERSION: u32 = 1;
 /// Most pointer fields that one map may have.
 pub const POINTER_FIELDS_MAX: usize = 4096;
 /// Most fields and variants, together, that one record may have.
@@ -40,11 +36,10 @@ pub const TYPE_RECORD_LEN_MAX: usize = (1 << 20) - 64;
 /// A type as a store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeRecord {
-    /// The version of the type, and that of its description; [`RECORD_VERSION`] if no version was
-    /// raised.
-    pub version: Versions,
-    /// The physical id, which descriptors of blocks say: a hash of the name and the versions, see
-    /// [`TypeId`] and [`TypeRecord::logical`].
+    /// [`RECORD_VERSION`] of the program that described the type. A later release that says more
+    /// than this one understands counts it up.
+    pub version: u32,
+    /// Hash of the name, see [`TypeId`].
     pub id: TypeId,
     /// The declared name, with its arguments: `Node<u64>`.
     pub name: String,
@@ -141,8 +136,8 @@ impl TypeRecord {
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), TypeError> {
         let bad = |reason| Err(TypeError { name: self.name.chars().take(80).collect(), reason });
-        if let Some(reason) = self.version.fault(self.id) {
-            return bad(reason);
+        if self.version == 0 || self.version > RECORD_VERSION {
+            return bad("it was described by a later release");
         }
         if !is_name(&self.name) {
             return bad("its name is empty, too long or has control characters");
@@ -217,7 +212,7 @@ impl TypeRecord {
             .sum();
         let pointers: usize =
             self.pointers.iter().map(|field| 61 + 21 * field.conditions.len()).sum();
-        92 + self.name.len() + fields(&self.fields) + variants + pointers
+        76 + self.name.len() + fields(&self.fields) + variants + pointers
     }
 
     /// Whether values of the type own blocks.
@@ -321,9 +316,6 @@ impl Condition {
 impl fmt::Display for TypeRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} bytes, aligned to {}, id {}", self.name, self.size, self.align, self.id)?;
-        if self.is_versioned() {
-            write!(f, ", version {} of {}", self.version, self.logical())?;
-        }
         if self.repeats {
             f.write_str(", as many as the block holds")?;
         }
@@ -389,13 +381,7 @@ impl TypeRecord {
                 out.push(format!("{what}: {a} against {b}"));
             }
         };
-        compare(
-            "version of the description",
-            &self.version.description,
-            &other.version.description,
-        );
-        compare("version", &self.version, &other.version);
-        compare("logical id", &self.logical(), &other.logical());
+        compare("version of the description", &self.version, &other.version);
         compare("id", &self.id, &other.id);
         compare("name", &self.name, &other.name);
         compare("size in bytes", &self.size, &other.size);

@@ -23,7 +23,7 @@
 //! left out, and one run over a value does at most one step a byte.
 
 use crate::id::TypeId;
-use crate::types::{FieldRecord, TypeRecord, TypeVersions};
+use crate::types::{FieldRecord, TypeRecord};
 
 extern crate alloc;
 use alloc::collections::BTreeMap;
@@ -289,31 +289,18 @@ impl Rules {
 #[derive(Debug)]
 pub struct Values {
     records: BTreeMap<TypeId, Arc<TypeRecord>>,
-    versions: TypeVersions,
     names: BTreeMap<String, Vec<TypeId>>,
     shapes: BTreeMap<TypeId, Option<Arc<Shape>>>,
 }
 
 impl Values {
-    /// From all records that are known. One that does not pass its check is left out. Pointer maps
-    /// are linked ([`TypeVersions::linked`]).
+    /// From all records that are known. One that does not pass its check is left out.
     #[must_use]
     pub fn new(records: impl IntoIterator<Item = Arc<TypeRecord>>) -> Self {
-        let records = records.into_iter().filter(|record| record.check().is_ok());
-        let records: Vec<Arc<TypeRecord>> = records.collect();
-        let mut this = Self {
-            records: BTreeMap::new(),
-            versions: TypeVersions::of(&records),
-            names: BTreeMap::new(),
-            shapes: BTreeMap::new(),
-        };
-        for record in TypeVersions::all_linked(records) {
-            let ids = this.names.entry(record.name.clone()).or_default();
-            ids.push(record.id);
-            // Names of pointers to it say this one.
-            if record.is_versioned() {
-                ids.push(record.logical());
-            }
+        let mut this =
+            Self { records: BTreeMap::new(), names: BTreeMap::new(), shapes: BTreeMap::new() };
+        for record in records.into_iter().filter(|record| record.check().is_ok()) {
+            this.names.entry(record.name.clone()).or_default().push(record.id);
             this.records.insert(record.id, record);
         }
         this

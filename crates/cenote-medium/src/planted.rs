@@ -14,7 +14,6 @@ mod logged;
 mod owners;
 mod pointers;
 mod steps;
-mod types;
 mod wear;
 
 #[cfg(feature = "planted-bugs")]
@@ -29,7 +28,6 @@ pub use pointers::PointerBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
-pub use types::TypeBug;
 pub use wear::WearBug;
 
 /// Whether this build has the feature `planted-bugs`, as builds of the whole workspace do.
@@ -455,6 +453,8 @@ pub enum Bug {
     BackupNotHeld,
     /// A client says that its transactions stand still, and they run.
     ClientNotStill,
+    /// A type that was learnt from a daemon or another process is not compared with the program's.
+    LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
     /// Objects are attached although they were abandoned.
@@ -465,6 +465,8 @@ pub enum Bug {
     LeftTransactionClosed,
     /// A filter is asked about every type that has the id of its own.
     FilterById,
+    /// A type counts as known before the stores that have it otherwise are flagged.
+    TypeKnownEarly,
     /// An object is attached where it was when it was looked up, wherever it is now.
     ObjectNotLookedUpAgain,
     /// Committed psyncs of a damaged primary are dropped with the journal's records.
@@ -595,6 +597,4 @@ pub enum Bug {
     Group(GroupBug),
     /// One of owning edges.
     Owned(OwnedBug),
-    /// One of types and their versions.
-    Type(TypeBug),
 }

@@ -16,7 +16,7 @@ pub const IMPORT_LEN_MAX: usize = 4 << 20;
 pub const IMPORT_POOLS_MAX: usize = 1024;
 
 /// The version that this release speaks, and the only one that it understands.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 9;
 /// Most bytes of one message, its header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// `CNTE`, little endian.

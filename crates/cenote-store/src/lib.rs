@@ -108,7 +108,7 @@ pub use hosting::{ClientEnd, ClientSource, PoolGrant};
 pub use kernel::directory::format::{check_directory, check_options, format};
 pub use kernel::interface::error::{BY_DAEMON, FormatError, OpenError, StoreError};
 pub use kernel::interface::lost_page::{LostLog, LostPage};
-pub use kernel::interface::mismatch::{Layouts, TypeMismatch, VersionMismatch};
+pub use kernel::interface::mismatch::{Layouts, TypeMismatch};
 pub use kernel::interface::options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,
     PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT, WindowPolicy,

@@ -21,7 +21,9 @@ use cenote_layout::types::TypeRecord;
 use cenote_medium::{MediumError, Operation};
 use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
 use cenote_store::relocate::{ImportManifest, ImportPool};
-use cenote_store::{DaemonApi, Granted, ListedObject, OpenError, OpenReport, Psync, StoreError};
+use cenote_store::{
+    DaemonApi, Granted, ListedObject, OpenError, OpenReport, Psync, StoreError, TypeMismatch,
+};
 use cenote_sys::description_lock::NotForked;
 use std::fs::File;
 use std::io;
@@ -262,10 +264,9 @@ impl Client {
         match self.ask(&Request::RegisterTypes { records: records.clone() })?.0 {
             Reply::Done => Ok(()),
             Reply::Refused(Refusal::TypeMismatch { known }) => {
-                let logical = known.logical();
-                let offered = records.into_iter().find(|record| record.logical() == logical);
+                let offered = records.into_iter().find(|record| record.id == known.id);
                 match offered {
-                    Some(offered) => Err(StoreError::mismatch(*known, offered)),
+                    Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
                     None => Err(StoreError::Refused {
                         kind: ErrorKind::Misuse,
                         detail: "the store has a type of this name with another layout".into(),
@@ -383,7 +384,7 @@ impl Client {
         let Reply::Refused(refusal) = reply else { return Ok(reply) };
         let offered = match &refusal {
             Refusal::TypeMismatch { known } => {
-                manifest.types.iter().find(|record| record.logical() == known.logical())
+                manifest.types.iter().find(|record| record.id == known.id)
             }
             _ => None,
         };
@@ -391,7 +392,7 @@ impl Client {
         let name = manifest.pools.first().map_or("", |pool| &pool.name);
         Err(match (refusal, offered) {
             (Refusal::TypeMismatch { known }, Some(offered)) => {
-                StoreError::mismatch(*known, offered.clone())
+                Box::new(TypeMismatch { known: *known, offered: offered.clone() }).into()
             }
             (Refusal::PoolExists, _) => {
                 let known = self.pools().unwrap_or_default();

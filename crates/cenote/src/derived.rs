@@ -20,7 +20,7 @@
 //! The functions are inherent ones of [`LayoutBuilder`], because the signature of
 //! [`Persist::describe`] fixes that type: a path to another type of that name does not compile.
 
-use crate::persist::{LayoutBuilder, Persist, TypeId, VariantBuilder, physical_id};
+use crate::persist::{LayoutBuilder, Persist, TypeId, VariantBuilder};
 use crate::ptr::FieldOffset;
 use core::fmt::Display;
 use core::mem::{Discriminant, MaybeUninit};
@@ -126,12 +126,6 @@ impl LayoutBuilder {
     pub const fn __applied<N>(id: TypeId, low: u64, _constant: &N) -> TypeId {
         assert!(size_of::<N>() <= 8, "write the type of this constant as `u128` or `i128`");
         id.apply(low)
-    }
-
-    /// [`physical_id`], of this crate.
-    #[must_use]
-    pub const fn __physical_id(id: TypeId, version: u32) -> TypeId {
-        physical_id(id, version)
     }
 
     /// The name of a type with its arguments.

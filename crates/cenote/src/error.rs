@@ -61,23 +61,6 @@ pub enum Error {
     /// The types of the program cannot be kept.
     #[error(transparent)]
     Types(#[from] TypeSetError),
-    /// The store has no such type.
-    #[error("the store has no type {name}: `cenote types ls` lists its types")]
-    TypeUnknown {
-        /// The name or the id.
-        name: String,
-    },
-    /// A type is not removed.
-    #[error(
-        "type {name} is not removed, because {why}: remove the values or the pool, or close the \
-         pool, first"
-    )]
-    TypeUsed {
-        /// Its name.
-        name: String,
-        /// What uses it, or may.
-        why: String,
-    },
     /// A pointer does not lead to a live value of its type in a pool that this access covers: it
     /// was freed, belongs to another pool or store, or was kept from a transaction that was
     /// aborted.

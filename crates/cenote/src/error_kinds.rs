@@ -43,9 +43,7 @@ impl Error {
             }
             Self::TraceDue { .. } | Self::NotPsynced { .. } => ErrorKind::Unfinished,
             Self::HalfDone { .. } | Self::Aborted(_) => ErrorKind::Aborted,
-            Self::TypeUnknown { .. } => ErrorKind::NotFound,
             Self::Types(_)
-            | Self::TypeUsed { .. }
             | Self::Dangling { .. }
             | Self::RootType { .. }
             | Self::NamedRootType { .. }

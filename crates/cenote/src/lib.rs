@@ -113,7 +113,6 @@ mod half_done;
 pub mod heap_ptr;
 pub mod holder;
 mod known;
-mod learning;
 mod line;
 mod local;
 #[doc(hidden)]
@@ -153,7 +152,6 @@ mod trim;
 mod tx;
 mod tx_roots;
 mod tx_steps;
-mod type_uses;
 #[doc(hidden)]
 pub mod unlogged;
 mod unwaiting;
@@ -214,6 +212,5 @@ pub use session::Store;
 pub use silence::ConnectOptions;
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
-pub use type_uses::{TypeUse, TypeUses, UnclearPool};
 pub use view::View;
 pub use watch::{Watcher as DaemonWatcher, daemon_stat};

@@ -170,7 +170,7 @@ pub(crate) fn numbered(pool: &PoolInner, index: u16) -> Result<RootEntry> {
 
 /// What the store calls a type.
 pub(crate) fn type_name(pool: &PoolInner, id: TypeId) -> String {
-    let record = pool.handle.store().type_called(id);
+    let record = pool.handle.store().type_record(id);
     record.map_or_else(|| id.to_string(), |record| record.name.to_string())
 }
 

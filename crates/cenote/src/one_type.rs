@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::known::{KnownType, known_types};
 use crate::persist::{DescribedType, TypeSetError};
 use crate::session::for_each_open;
-use cenote_medium::planted::{Bug, Step, TypeBug, planted, reach};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::process_lock::ProcessLock;
 
 /// Which Rust type each type id of this program stands for. Two types with one id would be taken
@@ -20,7 +20,7 @@ use cenote_sys::process_lock::ProcessLock;
 pub(crate) fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
     static LEARNING: ProcessLock<()> = ProcessLock::new(());
     let learning = LEARNING.lock();
-    let _learning = (!planted(Bug::Type(TypeBug::TypeKnownEarly))).then_some(learning);
+    let _learning = (!planted(Bug::TypeKnownEarly)).then_some(learning);
     let DescribedType { record, rust_type, rust_name, .. } = described;
     let mut types = known_types();
     let known = types.get(&record.id).copied();

@@ -5,9 +5,10 @@ use crate::copied;
 use crate::error::dangling;
 use crate::error::{Error, Result};
 use crate::frees_hint::FreesHint;
-use crate::known::KnownType;
+use crate::known::{KnownType, known_types};
 use crate::lost::touch;
-use crate::persist::{ArrayOf, Persist, Reach, TypeId, described};
+use crate::one_type::one_rust_type;
+use crate::persist::{ArrayOf, Persist, Reach, TypeId, described, types_from};
 use crate::protected_pool::ProtectedPool;
 use crate::ptr::Ptr;
 use crate::readers::{Readers, shares};
@@ -19,7 +20,7 @@ use cenote_heap::{
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
-use cenote_medium::planted::{Bug, TypeBug, planted};
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Access, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, StoreError};
 use cenote_sys::peek;
 use core::mem::ManuallyDrop;
@@ -53,11 +54,10 @@ impl Drop for Pool {
 
 /// What a pool asks of a type of this program, for code that all types share.
 pub(crate) struct TypeOf {
-    /// The physical id.
-    pub(crate) id: TypeId,
-    pub(crate) rust_type: core::any::TypeId,
+    id: TypeId,
+    rust_type: core::any::TypeId,
     pub(crate) name: fn() -> String,
-    pub(crate) described: Reach,
+    described: Reach,
 }
 
 impl TypeOf {
@@ -65,7 +65,7 @@ impl TypeOf {
     pub(crate) const fn of<T: Persist>() -> &'static Self {
         const {
             &Self {
-                id: T::PHYSICAL_ID,
+                id: T::TYPE_ID,
                 rust_type: core::any::TypeId::of::<T>(),
                 name: T::type_name,
                 described: described::<T>,
@@ -110,7 +110,7 @@ pub(crate) struct PoolParts {
     /// Zero: the store and this program agree about all types that both know.
     unsettled: Arc<AtomicU64>,
     /// All of them, for those that share a place.
-    pub(crate) known_all: RwLock<HashSet<core::any::TypeId>>,
+    known_all: RwLock<HashSet<core::any::TypeId>>,
     /// Why values may not be what transactions made them, for which no check answers: then none is
     /// shown.
     doubt: Option<Doubt>,
@@ -313,7 +313,7 @@ impl PoolInner {
                 Err(RecoverError::Unreadable(_)) => HeapReport::default(),
                 report => report?,
             };
-        let name = |id| store.type_called(id).map(|record| record.name.clone());
+        let name = |id| store.type_record(id).map(|record| record.name.clone());
         for trace in [report.trace, report.leak_trace].into_iter().flatten() {
             for Finding { at, to, target, .. } in trace.findings {
                 let Some(block) = self.heap.owner(at) else { continue };
@@ -392,11 +392,39 @@ impl PoolInner {
     /// has another layout there.
     #[inline]
     pub(crate) fn know<T: Persist>(&self) -> Result<()> {
-        let place = &self.known[T::PHYSICAL_ID.0 as usize % KNOWN_TYPES];
+        let place = &self.known[T::TYPE_ID.0 as usize % KNOWN_TYPES];
         if is_known(place, core::any::TypeId::of::<T>()) {
             return Ok(());
         }
         self.learn(TypeOf::of::<T>(), place)
+    }
+
+    /// Learns a type and those that can be reached from it.
+    #[cold]
+    #[inline(never)]
+    fn learn(&self, of: &TypeOf, place: &AtomicPtr<KnownType>) -> Result<()> {
+        let TypeOf { id, rust_type, described: first, .. } = *of;
+        let mut this = None;
+        if self.known_all.read().contains(&rust_type) {
+            this = known_types().get(&id).copied();
+        } else {
+            for described in types_from(first)? {
+                let known = one_rust_type(&described)?;
+                if self.store.store.type_record(described.record.id).as_deref()
+                    != Some(&described.record)
+                {
+                    // SAFETY: the record is the type's own, from its implementation of `Persist`,
+                    // which is an unsafe trait.
+                    unsafe { self.store.store.register_type(&described.record) }?;
+                }
+                this = this.or(Some(known)); // the type itself is the first of them
+            }
+            self.known_all.write().insert(rust_type);
+        }
+        if let Some(known) = this {
+            place.store(core::ptr::from_ref(known).cast_mut(), Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Whether `addr` is a live block of type `T` in this pool.
@@ -406,7 +434,7 @@ impl PoolInner {
     /// asked.
     #[inline]
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
-        self.heap.is_live(addr, T::PHYSICAL_ID)
+        self.heap.is_live(addr, T::TYPE_ID)
             && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(TypeOf::of::<T>()))
     }
 
@@ -479,7 +507,7 @@ impl PoolInner {
     #[inline(never)]
     fn agrees(&self, of: &TypeOf) -> bool {
         let place = &self.known[of.id.0 as usize % KNOWN_TYPES];
-        planted(Bug::Type(TypeBug::LearntTypeBelieved))
+        planted(Bug::LearntTypeBelieved)
             || (self.handle.member().is_none() && self.store.types_agree())
             || is_known(place, of.rust_type)
             || self.learn(of, place).is_ok()

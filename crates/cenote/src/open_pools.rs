@@ -9,7 +9,7 @@ use crate::open_pool::{Listing, OpenList, PoolInner, PoolWatcher};
 use crate::session::Inner;
 use crate::tracing::trace_due_pools;
 use cenote_store::{Access, Keyring};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
 
 /// The open pools of a store.
@@ -80,15 +80,6 @@ impl OpenPools {
     /// The list, which no thread changes as long as it is held.
     pub(crate) fn locked(&self) -> std::sync::MutexGuard<'_, OpenList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The list, unless a thread has it: this one may.
-    pub(crate) fn try_locked(&self) -> Option<std::sync::MutexGuard<'_, OpenList>> {
-        match self.list.try_lock() {
-            Ok(list) => Some(list),
-            Err(TryLockError::Poisoned(list)) => Some(list.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// Does something while no pool that `concerns` is being closed, and none is opened. Those that

@@ -35,11 +35,11 @@ use std::collections::HashMap;
 
 pub use cenote_layout::id::TypeId;
 pub use cenote_layout::types::{
-    Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord, Versions,
+    Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord,
 };
 pub use cenote_layout::values::{InvalidValue, Rule, Rules, Values};
 #[doc(hidden)]
-pub use core::primitive::{bool as __Bool, u32 as __U32};
+pub use core::primitive::bool as __Bool;
 pub use layout::{LayoutBuilder, VariantBuilder};
 #[doc(hidden)]
 pub use {core::ops::Drop as __Drop, std::string::String as __String};
@@ -58,8 +58,7 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
 /// * Bytes once written as `Self` stay a valid `Self` in another process: no references, no
 ///   pointers into the memory of this process.
 /// * There is no interior mutability, and dropping a value does nothing.
-/// * `IS_OWNED` is part of `TYPE_ID` and of `PHYSICAL_ID`, as by [`owned_type_id`]. `PHYSICAL_ID`
-///   is as [`physical_id`] makes it, and belongs to this type alone, too.
+/// * `IS_OWNED` is part of `TYPE_ID`, as by [`owned_type_id`].
 /// * `NONE` is [`NoneForm::Zero`] only if the language guarantees that, and [`NoneForm::Tagged`]
 ///   otherwise.
 #[diagnostic::on_unimplemented(
@@ -75,16 +74,7 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
 pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// The type's name as a number: a stable hash of the declared name, applied to the arguments of
     /// a generic type.
-    ///
-    /// It stays when the type changes: pointers, roots and names of generic types say it.
     const TYPE_ID: TypeId;
-
-    /// The version, from 1: `#[persist(version = 2)]`. A type whose fields change gets another one.
-    const VERSION: u32 = 1;
-
-    /// The name and the version as a number, with those of the arguments whose values lie in this
-    /// type: what blocks say. The same as `TYPE_ID` as long as none of the versions is more than 1.
-    const PHYSICAL_ID: TypeId = Self::TYPE_ID;
 
     /// Whether the layout is fixed by this crate, as with numbers and pointers, rather than
     /// declared by a program. Fields of such a type need no check of their own.
@@ -157,24 +147,6 @@ pub fn described<T: Persist>() -> DescribedType {
 #[must_use]
 pub const fn owned_type_id(id: TypeId) -> TypeId {
     id.apply(TypeId::of_name("cenote/owned").0)
-}
-
-/// The id of a type in blocks: `id`, to which the physical ids of arguments are applied, with the
-/// version of the type.
-#[must_use]
-pub const fn physical_id(id: TypeId, version: u32) -> TypeId {
-    assert!(version > 0, "versions begin at 1");
-    match version {
-        1 => id,
-        _ => id.apply(TypeId::of_name("cenote/version").0).apply(version as u64),
-    }
-}
-
-/// Whether the version of a type, or of an argument, was raised.
-#[doc(hidden)]
-#[must_use]
-pub const fn __is_versioned<T: Persist>() -> bool {
-    T::PHYSICAL_ID.0 != T::TYPE_ID.0
 }
 
 /// Why the types of a program cannot be used.
@@ -281,7 +253,6 @@ pub struct ArrayOf<T>([T; 0]);
 // `T`s.
 unsafe impl<T: Persist> Persist for ArrayOf<T> {
     const TYPE_ID: TypeId = array_type_id::<T>();
-    const PHYSICAL_ID: TypeId = TypeId::of_name("[]").apply(T::PHYSICAL_ID.0);
     const BUILT_IN: bool = true;
     const OWNS: bool = T::OWNS;
     const IS_OWNED: bool = T::IS_OWNED;
@@ -299,7 +270,7 @@ unsafe impl<T: Persist> Persist for ArrayOf<T> {
     }
 }
 
-/// The logical id of blocks that hold an array of `T`.
+/// The type id of blocks that hold an array of `T`.
 #[must_use]
 pub const fn array_type_id<T: Persist>() -> TypeId {
     TypeId::of_name("[]").apply(T::TYPE_ID.0)
@@ -308,13 +279,11 @@ pub const fn array_type_id<T: Persist>() -> TypeId {
 /// The record of blocks that hold an array of `T`.
 #[must_use]
 pub fn array_record<T: Persist>() -> TypeRecord {
-    let (logical, physical) = (array_type_id::<T>(), ArrayOf::<T>::PHYSICAL_ID);
-    array_of(T::record(), (logical, physical), &Outline::of::<T>())
+    array_of(T::record(), array_type_id::<T>(), &Outline::of::<T>())
 }
 
-fn array_of(element: TypeRecord, (logical, id): (TypeId, TypeId), of: &Outline) -> TypeRecord {
+fn array_of(element: TypeRecord, id: TypeId, of: &Outline) -> TypeRecord {
     TypeRecord {
-        version: Versions::of(logical, id, 1),
         id,
         name: format!("[{}]", (of.name)()),
         repeats: element.size != 0,
@@ -376,8 +345,6 @@ macro_rules! wrappers {
         // SAFETY: a structure with one public field, whose place is in the record.
         unsafe impl<T: Persist> Persist for $wrapper<T> {
             const TYPE_ID: TypeId = TypeId::of_name(stringify!($wrapper)).apply(T::TYPE_ID.0);
-            const PHYSICAL_ID: TypeId =
-                TypeId::of_name(stringify!($wrapper)).apply(T::PHYSICAL_ID.0);
             const OWNS: bool = T::OWNS;
 
             fn type_name() -> String {
@@ -395,7 +362,6 @@ wrappers!(Wrapping, Saturating, Reverse);
 // SAFETY: elements lie one after the other; fixed by the language.
 unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
     const TYPE_ID: TypeId = TypeId::of_name("[;]").apply(T::TYPE_ID.0).apply(N as u64);
-    const PHYSICAL_ID: TypeId = TypeId::of_name("[;]").apply(T::PHYSICAL_ID.0).apply(N as u64);
     const BUILT_IN: bool = true;
     const OWNS: bool = T::OWNS;
 

@@ -11,12 +11,10 @@ use crate::thread_log::{Owned, ThreadLog, Usage, bind};
 use crate::wait_limit::{WaitUntil, wait_limit};
 use cenote_heap::{RecoveryReport, TraceOptions};
 use cenote_layout::id::PoolId;
-use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{DamagePolicy, Keyring, OpenReport, StoreError};
 use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
 use cenote_tx::LogGroup;
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,10 +53,6 @@ pub(crate) struct Policy {
     pub(crate) key: Option<Arc<Keyring>>,
 }
 
-/// Takes a type of which the store has another record for the program's, if no pool uses it.
-/// Whether it did.
-pub(crate) type ReplaceUnused = fn(&Inner, &TypeRecord) -> Result<bool>;
-
 pub(crate) struct Inner {
     /// No two stores of a process have the same.
     pub(crate) number: u64,
@@ -74,15 +68,11 @@ pub(crate) struct Inner {
     /// where [`Inner::types_agree`] must be asked.
     pub(crate) unsettled: Arc<AtomicU64>,
     /// A type has one layout in this store and another in this program, in which another store
-    /// agrees: pointers from there must not be followed here. False again only where no pool uses
-    /// such a type, and the store took the program's record; while it is true `unsettled` is not
-    /// zero.
+    /// agrees: pointers from there must not be followed here. Never false again, and `unsettled`
+    /// is not zero then.
     contradicts: Mutex<bool>,
     /// Pools that are open, runs of reclaiming, the thread that stands still for the daemon.
     pub(crate) extensions: Extensions,
-    pub(crate) replace_unused: ReplaceUnused,
-    /// Pools that learn types read it. Where the registry gives a type up, it is written.
-    pub(crate) learning: RwLock<()>,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
     fork_token: u64,
@@ -180,7 +170,6 @@ impl Inner {
         report: OpenReport,
         policy: Policy,
         extensions: Extensions,
-        replace_unused: ReplaceUnused,
     ) -> Arc<Self> {
         let inner = Arc::new(Self {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -194,8 +183,6 @@ impl Inner {
             policy,
             traced: Mutex::default(),
             extensions,
-            replace_unused,
-            learning: RwLock::new(()),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),
         });
@@ -259,14 +246,6 @@ impl Inner {
     pub(crate) fn types_differ(&self) {
         let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);
         *contradicts = true;
-        self.unsettled.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// The store has another record of a type now. The caller saw that no block of the store is of
-    /// the type.
-    pub(crate) fn types_exchanged(&self) {
-        let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);
-        *contradicts = layouts_contradict(&self.store);
         self.unsettled.fetch_add(1, Ordering::SeqCst);
     }
 

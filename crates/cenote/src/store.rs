@@ -13,7 +13,6 @@ use crate::recovery::RecoveryOptions;
 use crate::running::run;
 use crate::session::{Inner, Policy, Store};
 use crate::tx::Tx;
-use crate::type_uses::replace_unused;
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
@@ -153,7 +152,7 @@ impl Store {
         let (reclaims, attending) = (Arc::<Reclaims>::default(), Arc::<Attending>::default());
         let pools = OpenPools::new(vec![reclaims.clone(), attending.clone()]);
         let parts = Extensions::new(vec![Arc::new(pools), reclaims, attending]);
-        let inner = Inner::new(store, report, policy, parts, replace_unused);
+        let inner = Inner::new(store, report, policy, parts);
         Self { inner }
     }
 
@@ -215,11 +214,10 @@ impl Store {
         self.inner.store.types()
     }
 
-    /// A registered type by the id that blocks say, or by that of roots and pointers
-    /// ([`TypeRecord::logical`]), if the store has one version of it.
+    /// A registered type.
     #[must_use]
     pub fn type_record(&self, id: TypeId) -> Option<Arc<TypeRecord>> {
-        self.inner.store.type_called(id)
+        self.inner.store.type_record(id)
     }
 
     /// All puddles, those of logs included, by address.

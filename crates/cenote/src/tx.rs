@@ -481,7 +481,7 @@ impl<'p> Tx<'p> {
         pool.know::<T>()?;
         // A value without bytes has a place of its own all the same: pointers tell it from others.
         let layout = ((size_of::<T>() as u64).max(1), align_of::<T>() as u64);
-        let place = self.alloc_block(pool, layout, T::PHYSICAL_ID)?.cast::<T>();
+        let place = self.alloc_block(pool, layout, T::TYPE_ID)?.cast::<T>();
         // SAFETY: a fresh block of this size and alignment, of this transaction alone, which can be
         // written.
         unsafe {

@@ -141,7 +141,7 @@ impl<'p> Tx<'p> {
             .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
         pool.know::<ArrayOf<T>>()?;
         let element = (size_of::<T>().max(1), align_of::<T>().max(8) as u64);
-        let (place, room) = self.alloc_zeroed(pool, element, len, ArrayOf::<T>::PHYSICAL_ID)?;
+        let (place, room) = self.alloc_zeroed(pool, element, len, ArrayOf::<T>::TYPE_ID)?;
         // SAFETY: the address of a block of this type.
         Ok((unsafe { Ptr::from_non_null(place.cast()) }, room))
     }

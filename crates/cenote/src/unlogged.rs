@@ -95,7 +95,7 @@ impl Tx<'_> {
             .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
         pool.know::<T>()?;
         let layout = (size_of::<T>() as u64, align_of::<T>() as u64);
-        let place = self.alloc_block(pool, layout, T::PHYSICAL_ID)?;
+        let place = self.alloc_block(pool, layout, T::TYPE_ID)?;
         // SAFETY: the address of a block of this type.
         Ok(unsafe { Ptr::from_non_null(place.cast()) })
     }

@@ -37,9 +37,6 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::PoolFull { wanted, used, size_max, .. } => {
             Refusal::PoolFull { wanted, used, size_max }
         }
-        StoreError::TypeVersion(mismatch) => {
-            Refusal::TypeMismatch { known: Box::new(mismatch.known) }
-        }
         StoreError::TypeMismatch(mismatch) => {
             Refusal::TypeMismatch { known: Box::new(mismatch.known) }
         }

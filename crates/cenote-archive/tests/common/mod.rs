@@ -42,7 +42,7 @@ pub(crate) fn node() -> TypeRecord {
         type_name: type_name.into(),
     };
     TypeRecord {
-        version: cenote_layout::types::RECORD_VERSION,
+        version: 1,
         id: TypeId::of_name("Node"),
         name: "Node".into(),
         size: 16,

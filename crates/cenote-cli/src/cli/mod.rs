@@ -6,7 +6,6 @@ mod pools;
 mod show;
 mod store;
 mod tour;
-mod types;
 mod upkeep;
 
 pub(crate) use moves::{
@@ -20,7 +19,6 @@ pub(crate) use pools::{Chmod, Chown, Create, Format, Info, Ls, Rm, Stats, Top};
 pub(crate) use show::{SHOW_HELP, Show};
 pub(crate) use store::{Care, ChangedStore, KeyOf, StoreDir};
 pub(crate) use tour::{TOUR_BUILD, Tour, TourBuild};
-pub(crate) use types::{Types, TypesCommand, TypesLs, TypesRm, TypesShow};
 pub(crate) use upkeep::{
     Check, Doctor, Dump, FinishFrees, Logs, LogsCommand, LogsDecide, LogsDeclare, LogsList,
     Reclaim, Rekey, Trim, Verify,
@@ -84,8 +82,6 @@ pub(crate) enum Command {
     Top(Top),
     #[command(after_help = EXIT_HELP)]
     FinishFrees(FinishFrees),
-    #[command(after_help = EXIT_HELP)]
-    Types(Types),
     #[command(after_help = EXIT_HELP)]
     Trim(Trim),
     #[command(after_help = EXIT_HELP)]
@@ -158,11 +154,6 @@ impl Command {
                 LogsCommand::List(list) => &list.store.dir,
                 LogsCommand::Apply(decide) | LogsCommand::Discard(decide) => &decide.store.at.dir,
                 LogsCommand::DeclareWhole(declare) => &declare.store.at.dir,
-            },
-            Self::Types(Types { command }) => match command {
-                TypesCommand::Ls(list) => &list.store.dir,
-                TypesCommand::Show(show) => &show.store.dir,
-                TypesCommand::Rm(rm) => &rm.store.at.dir,
             },
             Self::Object(Object { command }) => match command {
                 ObjectCommand::Create(made) => &made.store.at.dir,

@@ -3,7 +3,6 @@
 use super::damage;
 use super::logs::{self, ClientLogs, LogOnMedia, hex};
 use super::stats::{self, chosen, type_name};
-use super::types::{as_json, by_name};
 use crate::cli::Dump;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
@@ -17,7 +16,7 @@ use cenote_layout::header::read;
 use cenote_layout::heap::ROOT_COUNT;
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
 use cenote_store::Damage;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Dump, out: &mut Out) -> Result<Verdict, Failure> {
     out.heed(Stop::install());
@@ -266,7 +265,8 @@ fn one_log(client: Uuid, log: &LogOnMedia, out: &mut Out) -> Result<(), Failure>
 }
 
 fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
-    let types = by_name(store);
+    let mut types = store.types();
+    types.sort_by(|a, b| a.name.cmp(&b.name));
     out.line(out.bold("types"))?;
     if types.is_empty() {
         out.line("  none")?;
@@ -275,7 +275,41 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
         for line in record.to_string().lines() {
             out.line(format_args!("  {line}"))?;
         }
-        out.object(&as_json(record))?;
+        let field = |field: &cenote_layout::types::FieldRecord| {
+            json!({
+                "name": field.name, "offset": field.offset, "bytes": field.size,
+                "type": field.type_name,
+                "type_id": field.type_id.to_string(),
+            })
+        };
+        let pointers: Vec<Value> = record
+            .pointers
+            .iter()
+            .map(|pointer| {
+                json!({
+                    "offset": pointer.offset, "stride": pointer.stride, "count": pointer.count,
+                    "tag_mask": pointer.tag_mask, "target": pointer.target.to_string(),
+                    "text": pointer.to_string(),
+                })
+            })
+            .collect();
+        let variants: Vec<Value> = record
+            .variants
+            .iter()
+            .map(|variant| {
+                json!({
+                    "name": variant.name, "if": variant.tag.to_string(),
+                    "fields": variant.fields.iter().map(field).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        out.object(&json!({
+            "kind": "type", "type": record.name, "type_id": record.id.to_string(),
+            "bytes": record.size,
+            "align": record.align, "repeats": record.repeats, "pointers": pointers,
+            "variants": variants,
+            "fields": record.fields.iter().map(field).collect::<Vec<_>>(),
+        }))?;
     }
     Ok(())
 }

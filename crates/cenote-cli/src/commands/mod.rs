@@ -30,7 +30,6 @@ pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod top;
 pub(crate) mod trim;
-pub(crate) mod types;
 pub(crate) mod undecided_logs;
 pub(crate) mod verify;
 pub(crate) mod wear;

@@ -172,7 +172,6 @@ impl<S> Slots<S> {
 // `shared`.
 unsafe impl<S: Persist> Persist for Slots<S> {
     const TYPE_ID: TypeId = TypeId::of_name("cenote/Slots").apply(S::TYPE_ID.0);
-    const PHYSICAL_ID: TypeId = TypeId::of_name("cenote/Slots").apply(S::PHYSICAL_ID.0);
     const OWNS: bool = S::OWNS;
 
     fn type_name() -> String {
@@ -294,9 +293,6 @@ pub(crate) type Child<K, V> = Option<Ptr<Leaf<K, V>>>;
 unsafe impl<K: Persist, V: Persist> Persist for InnerNode<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/BTreeInner").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
-    // Of the keys alone: values lie in leaves.
-    const PHYSICAL_ID: TypeId =
-        TypeId::of_name("cenote/BTreeInner").apply(K::PHYSICAL_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
         __applied("cenote/BTreeInner", &[K::type_name, V::type_name])

@@ -217,8 +217,6 @@ impl<K, V> HashPage<K, V> {
 unsafe impl<K: Persist, V: Persist> Persist for HashPage<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
-    const PHYSICAL_ID: TypeId =
-        TypeId::of_name("cenote/HashPage").apply(K::PHYSICAL_ID.0).apply(V::PHYSICAL_ID.0);
     const OWNS: bool = PageEntry::<K, V>::OWNS;
 
     fn type_name() -> String {

@@ -226,7 +226,7 @@ impl<'w> ValueWalker<'w> {
     /// What is there instead, for a message.
     pub fn root(&mut self, addr: u64, type_id: TypeId) -> Result<ShownPlace, String> {
         let place = self.block_at(addr)?;
-        if self.values.logical(place.type_id) != type_id {
+        if place.type_id != type_id {
             return Err(format!(
                 "it leads to a block of type {} at {addr:#x}, and says {}",
                 place.type_name,

@@ -452,17 +452,10 @@ impl<'v> Structures<'v> {
 }
 
 impl Values {
-    /// The record of a type, if it passes its check: by its physical id, or by its logical one if
-    /// one version of it is known.
+    /// The record of a type, if it passes its check.
     #[must_use]
     pub fn record_of(&self, id: TypeId) -> Option<Arc<TypeRecord>> {
-        self.records.get(&id).or_else(|| self.records.get(&self.versions.target(id))).cloned()
-    }
-
-    /// The logical id of the type that blocks with this physical id have.
-    #[must_use]
-    pub fn logical(&self, id: TypeId) -> TypeId {
-        self.records.get(&id).map_or(id, |record| record.logical())
+        self.records.get(&id).cloned()
     }
 }
 

@@ -131,7 +131,7 @@ pub enum Refusal {
         /// Most bytes.
         size_max: u64,
     },
-    /// A type is known with another layout, or with another version.
+    /// A type is known with another layout.
     TypeMismatch {
         /// What the store knows.
         known: Box<TypeRecord>,

@@ -248,9 +248,7 @@ pub(super) fn closure(types: &BTreeSet<TypeId>, known: &TypeTable) -> Vec<TypeRe
         let fields =
             record.fields.iter().chain(record.variants.iter().flat_map(|variant| &variant.fields));
         todo.extend(fields.filter_map(|field| names.declared(field)));
-        // Pointers say logical ids.
-        let led_to = record.pointers.iter().filter_map(|pointer| names.record_of(pointer.target));
-        todo.extend(led_to.map(|record| record.id));
+        todo.extend(record.pointers.iter().map(|pointer| pointer.target));
         done.insert(id, (**record).clone());
     }
     done.into_values().collect()

@@ -25,7 +25,7 @@ use cenote_layout::catalog::{AtRest, HeapKind, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::puddle::Role;
-use cenote_layout::types::{PointerField, TypeRecord, TypeVersions};
+use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_layout::values::{
     self as structures, InvalidValue, Rule, Rules, Structures, Values, field_at, is_header,
     is_link, no_room,
@@ -81,7 +81,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
             files.push((puddle, pool.name.as_str(), file));
         }
     }
-    let types = linked(import.types());
+    let types = import.types();
     let (blocks, rules, pools) = (Blocks::default(), rules(&types), BTreeMap::new());
     let mut look = Look { types, rules, blocks, pools };
     for pool in &manifest.pools {
@@ -138,12 +138,6 @@ struct FoundValues {
 
 fn read(file: &FileHandle) -> impl Fn(u64, &mut [u8]) -> Result<(), ArchivingError> + '_ {
     |offset, bytes| Ok(file.read_exact_at(offset, bytes)?)
-}
-
-/// The records with the ids of blocks in their pointer maps.
-fn linked(types: TypeTable) -> TypeTable {
-    let records = TypeVersions::all_linked(types.into_values().collect());
-    records.into_iter().map(|record| (record.id, record)).collect()
 }
 
 fn rules(types: &TypeTable) -> BTreeMap<TypeId, Rules> {

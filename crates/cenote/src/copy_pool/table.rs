@@ -60,7 +60,7 @@ fn zeroed<T: Persist>(tx: &mut Tx<'_>) -> Result<Ptr<T>> {
     let pool = tx.first_pool();
     pool.know::<T>()?;
     let layout = (size_of::<T>() as u64, align_of::<T>() as u64);
-    let place = tx.alloc_block(pool, layout, T::PHYSICAL_ID)?.cast::<T>();
+    let place = tx.alloc_block(pool, layout, T::TYPE_ID)?.cast::<T>();
     // SAFETY: a fresh block of this size, of this transaction alone, which can be written.
     unsafe {
         place.write_bytes(0, 1);
@@ -72,7 +72,7 @@ fn zeroed<T: Persist>(tx: &mut Tx<'_>) -> Result<Ptr<T>> {
 fn no_parts<T: Persist>(tx: &mut Tx<'_>, parts: u64) -> Result<Ptr<Parts<T>>> {
     let pool = tx.first_pool();
     pool.know::<Parts<T>>()?;
-    let (place, _) = tx.alloc_zeroed(pool, (8, 8), parts as usize, Parts::<T>::PHYSICAL_ID)?;
+    let (place, _) = tx.alloc_zeroed(pool, (8, 8), parts as usize, Parts::<T>::TYPE_ID)?;
     // SAFETY: the address of a block of this type.
     Ok(unsafe { Ptr::from_non_null(place.cast()) })
 }

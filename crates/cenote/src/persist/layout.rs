@@ -5,17 +5,15 @@ use super::{DescribedType, Persist, described};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{
-    Condition, FieldRecord, POINTER_FIELDS_MAX, PointerField, TypeRecord, VariantRecord, Versions,
+    Condition, FieldRecord, POINTER_FIELDS_MAX, PointerField, RECORD_VERSION, TypeRecord,
+    VariantRecord,
 };
 
 /// What the description of a type needs of the type itself. The rest is code that all types share:
 /// it is compiled once, and not in each program for each type.
 #[derive(Clone, Copy)]
 pub(super) struct Outline {
-    /// The logical id.
     id: TypeId,
-    physical: TypeId,
-    version: u32,
     size: u64,
     align: u64,
     pub(super) name: fn() -> String,
@@ -26,8 +24,6 @@ impl Outline {
     pub(super) fn of<T: Persist>() -> Self {
         Self {
             id: T::TYPE_ID,
-            physical: T::PHYSICAL_ID,
-            version: T::VERSION,
             size: size_of::<T>() as u64,
             align: align_of::<T>() as u64,
             name: T::type_name,
@@ -52,8 +48,8 @@ impl Outline {
             a.offset.cmp(&b.offset).then_with(|| conditions(a).cmp(&conditions(b)))
         });
         TypeRecord {
-            version: Versions::of(self.id, self.physical, self.version),
-            id: self.physical,
+            version: RECORD_VERSION,
+            id: self.id,
             name: (self.name)(),
             size: self.size,
             align: self.align,
@@ -82,7 +78,7 @@ impl Outline {
             name: name.to_string(),
             offset: offset as u64,
             size: self.size,
-            type_id: self.physical,
+            type_id: self.id,
             type_name: (self.name)(),
         }
     }

@@ -68,7 +68,6 @@ unsafe impl<T: Persist> Persist for Option<T> {
         confirm::<T>();
         TypeId::of_name("Option").apply(T::TYPE_ID.0)
     };
-    const PHYSICAL_ID: TypeId = TypeId::of_name("Option").apply(T::PHYSICAL_ID.0);
     const BUILT_IN: bool = match T::NONE {
         NoneForm::Tagged => false,
         NoneForm::Zero | NoneForm::Niche => T::BUILT_IN,

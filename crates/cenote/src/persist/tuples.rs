@@ -22,7 +22,6 @@ macro_rules! tuples {
         // SAFETY: each field is described where the compiler has it.
         unsafe impl<$($type: Persist),+> Persist for ($($type,)+) {
             const TYPE_ID: TypeId = TypeId::of_name($name)$(.apply($type::TYPE_ID.0))+;
-            const PHYSICAL_ID: TypeId = TypeId::of_name($name)$(.apply($type::PHYSICAL_ID.0))+;
             const OWNS: bool = false $(|| $type::OWNS)+;
 
             fn type_name() -> String {

@@ -3,7 +3,7 @@
 
 use crate::common::{Actor, Daemon, listen, say};
 use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Store};
-use cenote_medium::planted::{Bug, TypeBug, plant};
+use cenote_medium::planted::{Bug, plant};
 use std::path::Path;
 
 /// How this program has it.
@@ -46,7 +46,7 @@ fn follows_with_the_bug(pool: &Pool, addr: &str) {
     // SAFETY: the block is as large as a value of the other layout, and nothing is read.
     let ptr =
         unsafe { Ptr::<Wide>::from_addr(addr.parse().expect("an address")) }.expect("no null");
-    plant(Bug::Type(TypeBug::LearntTypeBelieved));
+    plant(Bug::LearntTypeBelieved);
     let followed = pool.read().expect("read").get(ptr).is_ok();
     plant(Bug::None);
     assert!(followed, "the bug was not found");

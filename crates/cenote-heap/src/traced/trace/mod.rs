@@ -29,9 +29,7 @@ use crate::trace::Types;
 use crate::traced::claims::Claim;
 use crate::traced::superblock::PuddleHeap;
 use cenote_layout::id::TypeId;
-use cenote_layout::types::TypeRecord;
-use cenote_medium::planted::{Bug, TypeBug, planted};
-use program::{ANY, BlockScan, NUMBER, Program};
+use program::{BlockScan, NUMBER, Program};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use table::PuddleTable;
@@ -129,17 +127,8 @@ struct TracedType {
 impl Kinds<'_> {
     /// The programs, by number, and the number of each type's.
     fn finish(self) -> (Vec<Program>, HashMap<TypeId, u32>) {
-        let mut numbers: HashMap<TypeId, u32> =
-            self.known.iter().map(|(type_id, known)| (*type_id, known.number)).collect();
-        // Pointer maps and roots say logical ids: where there are several versions, of any.
-        let resolved = |of: &Arc<TypeRecord>| {
-            of.is_versioned() && !planted(Bug::Type(TypeBug::LogicalIdsNotResolved))
-        };
-        let record = |type_id: &TypeId| self.types.record(*type_id).filter(resolved);
-        for (record, known) in self.known.iter().filter_map(|(id, of)| record(id).zip(Some(of))) {
-            let number = numbers.entry(record.logical()).or_insert(known.number);
-            *number = if *number == known.number { known.number } else { ANY };
-        }
+        let numbers =
+            self.known.into_iter().map(|(type_id, known)| (type_id, known.number)).collect();
         let program = |(type_id, scan)| Program::new(type_id, scan, &numbers);
         (self.scans.into_iter().map(program).collect(), numbers)
     }

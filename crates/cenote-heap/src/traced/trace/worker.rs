@@ -305,7 +305,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
                     let type_id = self.program(found.program).map(|program| program.type_id);
                     if found.start != to {
                         self.fault(Fault::Inexact, at, to, target);
-                    } else if type_id != Some(target.type_id) && found.program != target.program {
+                    } else if type_id != Some(target.type_id) {
                         self.fault(Fault::OtherType, at, to, target);
                     }
                 }

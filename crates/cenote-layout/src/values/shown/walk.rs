@@ -263,7 +263,7 @@ impl ValueWalker<'_> {
             _ => {}
         }
         let target = self.block_at(addr)?;
-        if !form.leads_to(self.values.logical(target.type_id)) {
+        if !form.leads_to(target.type_id) {
             let (is, should) = (&target.type_name, &place.type_name);
             return Err(format!("{addr:#x}: a block of type {is}, and the pointer is a {should}"));
         }

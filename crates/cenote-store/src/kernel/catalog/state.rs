@@ -5,7 +5,7 @@ use cenote_layout::catalog::{
     PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
-use cenote_layout::types::{TypeRecord, TypeVersions};
+use cenote_layout::types::TypeRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,6 @@ pub(crate) struct CatalogState {
     pub(crate) names: BTreeMap<String, PoolId>,
     pub(crate) puddles: BTreeMap<Uuid, PuddleRecord>,
     pub(crate) types: BTreeMap<TypeId, Arc<TypeRecord>>,
-    /// The ids of [`CatalogState::types`] by logical id.
-    pub(crate) versions: TypeVersions,
     /// See [`crate::Store::unsettled_types`]. The records that a snapshot repeats are counted
     /// again, which costs a comparison.
     pub(crate) unsettled: Arc<AtomicU64>,
@@ -100,7 +98,7 @@ impl CatalogState {
             Record::SealedAs { puddle, identity } => put(&mut self.sealed_as, *puddle, *identity),
             Record::Sealed { seal, puddles } => self.stamped(*seal, puddles),
             Record::Type(record) => self.type_known(record),
-            Record::TypeRemoved(id) => self.type_removed(*id),
+            Record::TypeRemoved(id) => drop(self.types.remove(id)),
             Record::Client(client) => put(&mut self.clients, client.client, client.log_space),
             Record::ClientRemoved(client) => self.client_removed(client),
             Record::HostedClient(hosted_client) => {
@@ -183,15 +181,7 @@ impl CatalogState {
         if self.types.get(&record.id).is_none_or(|known| **known != *record) {
             self.unsettled.fetch_add(1, Ordering::SeqCst);
         }
-        self.type_removed(record.id);
-        self.versions.insert(record);
         self.types.insert(record.id, Arc::new(record.clone()));
-    }
-
-    fn type_removed(&mut self, id: TypeId) {
-        if let Some(record) = self.types.remove(&id) {
-            self.versions.remove(&record);
-        }
     }
 
     fn client_removed(&mut self, client: &Uuid) {

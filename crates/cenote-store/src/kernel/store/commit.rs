@@ -4,9 +4,7 @@ use crate::kernel::catalog;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::Record;
-use cenote_layout::superblock::{
-    INCOMPAT_HOSTED, INCOMPAT_OWNED, INCOMPAT_TORN, INCOMPAT_TYPE_VERSIONS,
-};
+use cenote_layout::superblock::{INCOMPAT_HOSTED, INCOMPAT_OWNED, INCOMPAT_TORN};
 
 impl Inner {
     /// Before the first record about clients, about pools that may be torn, or of a type that owns
@@ -20,10 +18,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let bit = |record: &Record| match record {
             Record::PoolTorn(_) | Record::PoolWhole(_) => INCOMPAT_TORN,
-            Record::Type(record) => {
-                let owned = if record.owns() { INCOMPAT_OWNED } else { 0 };
-                owned | if record.is_versioned() { INCOMPAT_TYPE_VERSIONS } else { 0 }
-            }
+            Record::Type(record) if record.owns() => INCOMPAT_OWNED,
             hosted if hosted.is_hosted() => INCOMPAT_HOSTED,
             _ => 0,
         };

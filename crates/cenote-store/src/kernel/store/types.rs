@@ -1,11 +1,11 @@
 //! The store's registry of types (PUD-7).
 
 use crate::kernel::interface::error::StoreError;
-use crate::kernel::store::{Control, Store};
+use crate::kernel::interface::mismatch::TypeMismatch;
+use crate::kernel::store::Store;
 use cenote_layout::catalog::Record;
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
-use cenote_medium::planted::{Bug, TypeBug, planted};
 use core::sync::atomic::AtomicU64;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,21 @@ impl Store {
     pub unsafe fn register_types(&self, records: &[&TypeRecord]) -> Result<(), StoreError> {
         self.inner().check_usable()?;
         let mut control = self.inner().control();
-        let new = new_types(&control, records.iter().copied())?;
+        let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
+        for offered in records {
+            offered.check()?;
+            let known = control.catalog.state.types.get(&offered.id).map(|known| &**known);
+            match known.or_else(|| new.get(&offered.id).copied()) {
+                Some(known) if known == *offered => {}
+                Some(known) => {
+                    let (known, offered) = (known.clone(), (*offered).clone());
+                    return Err(Box::new(TypeMismatch { known, offered }).into());
+                }
+                None => {
+                    new.insert(offered.id, offered);
+                }
+            }
+        }
         if new.is_empty() {
             return Ok(());
         }
@@ -49,65 +63,6 @@ impl Store {
             remote.register_types(&new.values().copied().collect::<Vec<_>>())?;
         }
         let changes: Vec<Record> = new.into_values().cloned().map(Record::Type).collect();
-        self.inner().commit(&mut control, &changes)
-    }
-
-    /// The registered types of another version than this one: of the same logical id.
-    #[must_use]
-    pub fn other_versions(&self, record: &TypeRecord) -> Vec<Arc<TypeRecord>> {
-        let control = self.inner().control();
-        let state = &control.catalog.state;
-        let others = state.versions.physical(record.logical()).filter(|id| *id != record.id);
-        others.filter_map(|id| state.types.get(&id).cloned()).collect()
-    }
-
-    /// A registered type by the id that descriptors say, or by that of roots and pointers, if one
-    /// version of it is known: for messages.
-    #[must_use]
-    pub fn type_called(&self, id: TypeId) -> Option<Arc<TypeRecord>> {
-        let control = self.inner().control();
-        let state = &control.catalog.state;
-        state.types.get(&id).or_else(|| state.types.get(&state.versions.target(id))).cloned()
-    }
-
-    /// Takes types out of the registry and registers others, in one change of the catalog: **its
-    /// batch commits**. A crash before it leaves the old records, one after it the new ones. What
-    /// the registry does not know is not taken out.
-    ///
-    /// # Errors
-    /// A record makes no sense, or its id is known with another layout and not taken out; the store
-    /// is read-only, or a daemon keeps it: its other clients may use these types.
-    ///
-    /// # Safety
-    /// For the records as [`Store::register_type`]. No pool holds a block of a type that is taken
-    /// out, or of one whose values hold values of it; no crash brings such a block back, and no
-    /// code of this process uses the old records any more.
-    pub unsafe fn exchange_types(
-        &self,
-        removed: &[TypeId],
-        records: &[&TypeRecord],
-    ) -> Result<(), StoreError> {
-        self.inner().check_usable()?;
-        if !self.inner().writable || self.inner().remote.is_some() {
-            return Err(StoreError::ReadOnly { what: "remove a type" });
-        }
-        let mut control = self.inner().control();
-        let state = &control.catalog.state;
-        let known = &state.types;
-        let mut changes: Vec<Record> = Vec::new();
-        let removals = removed.iter().filter(|id| known.contains_key(id));
-        changes.extend(removals.map(|id| Record::TypeRemoved(*id)));
-        for offered in records {
-            offered.check()?;
-            match known.get(&offered.id).filter(|known| !removed.contains(&known.id)) {
-                Some(known) if **known == **offered => continue,
-                Some(known) => {
-                    return Err(StoreError::mismatch((**known).clone(), (*offered).clone()));
-                }
-                None => changes.push(Record::Type((*offered).clone())),
-            }
-        }
-        self.inner().check_poisoned()?;
         self.inner().commit(&mut control, &changes)
     }
 
@@ -134,33 +89,4 @@ impl Store {
     pub fn types(&self) -> Vec<Arc<TypeRecord>> {
         self.inner().control().catalog.state.types.values().cloned().collect()
     }
-}
-
-/// Those of `records` that the registry does not have, by id.
-///
-/// # Errors
-/// A record makes no sense, or its type is known with another layout or another version.
-pub(crate) fn new_types<'r>(
-    control: &Control,
-    records: impl IntoIterator<Item = &'r TypeRecord>,
-) -> Result<BTreeMap<TypeId, &'r TypeRecord>, StoreError> {
-    let state = &control.catalog.state;
-    let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
-    let mut versions: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
-    for offered in records {
-        offered.check()?;
-        let other = state.versions.physical(offered.logical()).find(|id| *id != offered.id);
-        let other = other.and_then(|id| state.types.get(&id)).map(|known| &**known);
-        let other = other.filter(|_| !planted(Bug::Type(TypeBug::OtherVersionsIgnored)));
-        let known = state.types.get(&offered.id).map(|known| &**known);
-        let earlier = versions.insert(offered.logical(), offered);
-        match other.or(known).or(earlier) {
-            Some(known) if known == offered => {}
-            Some(known) => return Err(StoreError::mismatch(known.clone(), offered.clone())),
-            None => {
-                new.insert(offered.id, offered);
-            }
-        }
-    }
-    Ok(new)
 }

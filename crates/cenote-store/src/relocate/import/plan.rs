@@ -3,15 +3,16 @@
 use super::Import;
 use super::place::place;
 use crate::kernel::interface::error::StoreError;
-use crate::kernel::store::types;
+use crate::kernel::interface::mismatch::TypeMismatch;
 use crate::kernel::store::{Control, Inner};
 use crate::manifest::{ImportManifest, ImportPool};
 use crate::relocate::neighbours::add_neighbours;
 use cenote_layout::catalog::{AtRest, MoveRecord, PuddleRecord, Record, RelocationRecord};
-use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
+use std::collections::BTreeMap;
 
 /// What an import comes to, when its addresses are known.
 pub(super) struct ImportPlan {
@@ -101,7 +102,24 @@ pub(super) fn new_types(
     control: &Control,
     manifest: &ImportManifest,
 ) -> Result<Vec<Record>, StoreError> {
-    let new = types::new_types(control, &manifest.types)?;
+    let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
+    for offered in &manifest.types {
+        offered.check()?;
+        let known = control.catalog.state.types.get(&offered.id).map(|known| &**known);
+        match known.or_else(|| new.get(&offered.id).copied()) {
+            Some(known) if known == offered => {}
+            Some(known) => {
+                return Err(Box::new(TypeMismatch {
+                    known: known.clone(),
+                    offered: offered.clone(),
+                })
+                .into());
+            }
+            None => {
+                new.insert(offered.id, offered);
+            }
+        }
+    }
     Ok(new.into_values().cloned().map(Record::Type).collect())
 }
 

@@ -56,7 +56,6 @@ impl StoreError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Refused { kind, .. } | Self::Backup { kind, .. } => *kind,
-            Self::TypeVersion(mismatch) => mismatch.kind(),
             Self::Medium(error) => error.kind(),
             Self::AtRest { source, .. } => source.kind(),
             Self::Sealed { source, .. } => source.kind(),

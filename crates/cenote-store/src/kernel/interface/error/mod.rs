@@ -3,7 +3,6 @@
 
 mod format;
 mod kinds;
-mod of_types;
 mod open;
 mod store;
 mod text;

@@ -2,12 +2,14 @@
 
 use super::RESTORE_ALL;
 use super::text::{ListedDamage, of_processes, plural_pages};
-use crate::kernel::interface::mismatch::{TypeMismatch, VersionMismatch};
+use crate::kernel::interface::mismatch::TypeMismatch;
 use crate::kernel::interface::report::Damage;
 use cenote_atrest::AtRestError;
 use cenote_atrest::view::SealedError;
 use cenote_journal::{JournalError, Stopped};
-use cenote_layout::{error_kind::ErrorKind, id::Uuid, types::TypeError};
+use cenote_layout::error_kind::ErrorKind;
+use cenote_layout::id::Uuid;
+use cenote_layout::types::TypeError;
 use cenote_medium::MediumError;
 use std::time::Duration;
 
@@ -505,9 +507,6 @@ pub enum StoreError {
     /// A type is known with another layout.
     #[error(transparent)]
     TypeMismatch(#[from] Box<TypeMismatch>),
-    /// It is known with another version.
-    #[error(transparent)]
-    TypeVersion(#[from] Box<VersionMismatch>),
     /// A type whose description is too long for a message to the daemon that keeps the store.
     #[error(
         "type {name} takes {len} bytes to describe, and a message to the daemon has {most} at \
