@@ -1,13 +1,13 @@
 //! Which bytes of memory a set holds, by lines: a hash table of lines, each with a mask of bytes.
 //!
 //! *Invariant*: a slot with a mask other than 0 holds the number of a line, and lies at the line's
-//! hash or after it with no empty slot between; at most half of the slots in use are full.
+//! hash or after it with no empty slot between; at most half of the slots are full.
 //!
 //! A table that is cleared keeps as many slots as what it held needs, for the next transaction may
-//! be like the last one. So it costs no more to clear than it did to fill.
+//! be like the last one. So clearing costs in proportion to what it held.
 
 /// Bytes of a line: as many as a mask has bits.
-pub(crate) const LINE: u64 = 64;
+pub(crate) const LINE: u64 = u64::BITS as u64;
 
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 64;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_with_one_hash_and_a_table_that_grows_lose_nothing() {
+    fn a_table_that_grows_and_is_cleared_loses_nothing() {
         let mut table = LineTable::default();
         for round in 0..3 {
             for line in 0..5000u64 {

@@ -8,7 +8,8 @@
 //! | --- | --- |
 //! | none of them near: outside of `lowest..highest` | not at all |
 //! | up to a dozen | one by one |
-//! | more | by lines; a range of more lines than there are ranges is compared with each |
+//! | more | by lines |
+//! | more, for a range with more lines than there are ranges | one by one; gaps by lines |
 //!
 //! A range enters the index when a search first needs it. So a transaction that logs in the order
 //! of addresses, such as a walk over an array, pays for no index.
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 
 /// From how many ranges on they are not searched one by one.
 const INDEX_FROM: usize = 12;
-/// Most lines of a range that lies in the index by lines.
+/// Most lines of a range that lies in the index by lines: those of 1 KiB anywhere.
 const SHORT_LINES: u64 = 17;
 
 /// One logged range.
@@ -128,11 +129,14 @@ impl RangeSet {
         end <= self.lowest || self.highest <= start
     }
 
-    /// Whether ranges are compared one by one with one of `start..end`.
+    fn is_short(&self) -> bool {
+        self.list.len() < INDEX_FROM
+    }
+
+    /// Whether ranges are compared one by one with one of `start..end`, once.
     #[inline]
     fn is_each_compared(&self, start: u64, end: u64) -> bool {
-        let len = self.list.len();
-        len < INDEX_FROM || lines_of(start, end) > SHORT_LINES.max(len as u64)
+        self.is_short() || lines_of(start, end) > SHORT_LINES.max(self.list.len() as u64)
     }
 
     /// The end of the long range that holds a byte.
@@ -175,13 +179,14 @@ impl RangeSet {
                 && self.long.range(..end).next_back().is_some_and(|(_, &covered)| start < covered))
     }
 
-    /// The first part of `start..end` that no range holds, as long as it goes.
+    /// The first part of `start..end` that no range holds, as long as it goes. Of many ranges it
+    /// looks at each line once, so a caller that goes on behind the part looks at none twice.
     #[must_use]
     pub fn gap(&mut self, start: u64, end: u64) -> Option<(u64, u64)> {
         if start >= end {
             return None;
         }
-        if self.is_each_compared(start, end) {
+        if self.is_short() {
             return self.gap_by_each(start, end);
         }
         self.index();
@@ -215,17 +220,16 @@ impl RangeSet {
             }
         }
         let end = self.long.range(from..end).next().map_or(end, |(&start, _)| start);
-        let mut to = from;
-        while to < end {
+        // No range begins behind `highest`, so what lies there is not looked at.
+        let last = end.min(self.highest);
+        let mut to = from.max(self.lowest);
+        while to < last {
             match held(to) {
                 0 => to = (to / LINE + 1).saturating_mul(LINE),
-                mask => {
-                    to += u64::from(mask.trailing_zeros());
-                    break;
-                }
+                mask => return Some((from, end.min(to + u64::from(mask.trailing_zeros())))),
             }
         }
-        Some((from, to.min(end)))
+        Some((from, end))
     }
 
     /// Forgets all ranges; keeps the memory.
@@ -285,6 +289,7 @@ mod tests {
                     assert!((a..b).all(|byte| !model[byte as usize]));
                     (a..b).for_each(|byte| model[byte as usize] = true);
                     set.push(range(a, b));
+                    assert!(set.covers(a, b) && set.covers(b - 1, b));
                 }
                 assert_eq!(set.bytes(), model.iter().filter(|&&b| b).count() as u64);
             }
@@ -312,5 +317,10 @@ mod tests {
         set.push(range(u64::MAX - 3, u64::MAX - 1));
         assert_eq!(set.gap(u64::MAX - 3, u64::MAX), Some((u64::MAX - 1, u64::MAX)));
         assert!(set.overlaps(u64::MAX - 2, u64::MAX) && !set.overlaps(u64::MAX - 1, u64::MAX));
+        // Memory without ranges is not walked through.
+        set.clear();
+        (1..20).for_each(|at| set.push(range(at << 20, (at << 20) + 9)));
+        assert_eq!(set.gap(19 << 20, u64::MAX), Some(((19 << 20) + 9, u64::MAX)));
+        assert_eq!(set.gap(0, u64::MAX), Some((0, 1 << 20)));
     }
 }
